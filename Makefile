@@ -1,0 +1,49 @@
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+
+# Tests on real data run where the data is, and skip where it is not.
+ifndef NASHGP_DATA
+ifneq ($(wildcard ../shared/data/.),)
+export NASHGP_DATA := $(abspath ../shared/data)
+endif
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help $(VENV) test test-slow lint check format docs clean
+
+help:  ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+$(VENV): $(VENV)/.stamp
+
+$(VENV)/.stamp: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -e ".[dev]" -c constraints.txt
+	@touch $@
+
+test: $(VENV)  ## Run the tests, from nothing
+	$(BIN)/python -m pytest -n 2
+
+test-slow: $(VENV)  ## Run the long tests alone
+	$(BIN)/python -m pytest -n 2 -m slow
+
+lint: $(VENV)  ## Check format, lint, types, imports and documentation
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports
+	$(BIN)/mkdocs build --strict
+
+check: lint test  ## Everything a change has to pass
+
+format: $(VENV)  ## Format the code and mend what can be mended
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(VENV)  ## Build the documentation into site/
+	$(BIN)/mkdocs build --strict
+
+clean:  ## Remove everything made here, the environment too
+	rm -rf .venv site build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

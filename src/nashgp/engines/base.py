@@ -1,0 +1,52 @@
+"""What an inference engine is: three functions and the batch in the signature."""
+
+from typing import Any, NamedTuple, Protocol
+
+import equinox as eqx
+import optax
+from jaxtyping import PyTree
+
+from nashgp.batch import Batch, Data
+from nashgp.posteriors import Fitted
+from nashgp.shapes import Key, Scalar
+
+State = Any
+"""What the next step needs: parameters, optimiser states, momenta. Private to each engine."""
+
+
+class Info(NamedTuple):
+    """What only a reader needs. Every engine reports `objective`, in nats over the whole data."""
+
+    objective: Scalar
+
+
+class Engine(Protocol):
+    """Improve a posterior and its model step by step.
+
+    An engine is a frozen dataclass of plain settings: equal settings are equal keys of the
+    compilation cache, so a second fit with the same shapes compiles nothing.
+    """
+
+    def init(self, key: Key, fitted: Fitted) -> State:
+        """The state before the first step."""
+        ...
+
+    def step(self, key: Key, state: State, batch: Batch) -> tuple[State, Info]:
+        """One update from one batch; pure, and traced once."""
+        ...
+
+    def result(self, key: Key, state: State, data: Data) -> Fitted:
+        """What prediction needs, with one last look at the rows for engines that want it."""
+        ...
+
+
+def ascend(
+    optimiser: optax.GradientTransformation,
+    opt_state: optax.OptState,
+    params: PyTree,
+    gradient: PyTree,
+) -> tuple[PyTree, optax.OptState]:
+    """One optimiser step *up* the gradient of the trainable part of a pytree."""
+    down = optax.tree.scale(-1.0, gradient)
+    updates, opt_state = optimiser.update(down, opt_state, params)
+    return eqx.apply_updates(params, updates), opt_state

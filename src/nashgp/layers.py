@@ -1,0 +1,102 @@
+"""One layer: a vector-valued GP summarised by its values at M inducing inputs.
+
+The inducing values are kept whitened. With `C Cᵀ = K(z, z)`,
+
+    u = m(z) + C v,    so that under the GP prior    v ~ N(0, I).
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from nashgp.kernels import AbstractKernel
+from nashgp.linalg import Factor, factorise
+from nashgp.means import AbstractMean
+
+
+class Inducing(NamedTuple):
+    """Whitened inducing values of one layer: a draw, or the Gaussian N(value, root rootᵀ).
+
+    Either may carry a leading axis S, one entry per joint draw of all layers.
+    """
+
+    value: Float[Array, "*S M P"]
+    root: Float[Array, "*S P M M"] | None = None
+
+
+def is_stacked(inducing: Inducing) -> bool:
+    """Whether there is one entry per draw."""
+    return inducing.value.ndim == 3
+
+
+class Features(NamedTuple):
+    """What a layer knows of some inputs before it knows its inducing values."""
+
+    mean: Float[Array, "N P"]
+    a: Float[Array, "N M"]
+    residual: Float[Array, " N"]
+
+
+class Moments(NamedTuple):
+    """Marginal law of a layer's output, split by where the variance comes from.
+
+    `conditional` is Var(f | u); `spread` is the variance of E(f | u) under q(u), absent when u was
+    drawn. They enter a power data term differently and a prediction only through their sum.
+    """
+
+    mean: Float[Array, "*S N P"]
+    conditional: Float[Array, "*S N P"]
+    spread: Float[Array, "*S N P"] | None
+
+    @property
+    def variance(self) -> Float[Array, "*S N P"]:
+        return self.conditional if self.spread is None else self.conditional + self.spread
+
+
+class SparseGPLayer(eqx.Module):
+    """A GP with `num_outputs` outputs that share one kernel and one set of inducing inputs."""
+
+    kernel: AbstractKernel
+    mean: AbstractMean
+    z: Float[Array, "M D"]
+    num_outputs: int = eqx.field(static=True)
+    jitter: float | None = eqx.field(static=True, default=None)
+
+    @property
+    def num_inducing(self) -> int:
+        return self.z.shape[0]
+
+    def factor(self) -> Factor:
+        """`C` with `C Cᵀ = K(z, z)`, and `C⁻¹`."""
+        return factorise(self.kernel.gram(self.z), self.jitter)
+
+    def features(self, x: Float[Array, "N D"]) -> Features:
+        """`A = K(x, z) C⁻ᵀ` and what is left of the prior variance, `k(x, x) - Σ A²`."""
+        a = self.kernel.cross(x, self.z) @ self.factor().inverse.T
+        residual = jnp.maximum(self.kernel.diag(x) - jnp.sum(a**2, axis=1), 0.0)  # rounding
+        return Features(self.mean(x), a, residual)
+
+    def moments(self, features: Features, inducing: Inducing) -> Moments:
+        """Marginals of f at the inputs of `features`.
+
+            E f = m(x) + A v        Var f = k(x, x) - Σ A² + Σ (A R)²
+
+        Without `root` R, `v` is one draw and the last term is absent. With it, the inducing values
+        are N(v, R Rᵀ) and have been integrated out.
+        """
+        mean = features.mean + features.a @ inducing.value
+        conditional = jnp.broadcast_to(features.residual[:, None], mean.shape)
+        if inducing.root is None:
+            return Moments(mean, conditional, None)
+        spread = jnp.sum(jnp.einsum("nm,pmk->pnk", features.a, jnp.tril(inducing.root)) ** 2, axis=2)
+        return Moments(mean, conditional, spread.T)
+
+    def unwhiten(self, v: Float[Array, "M P"]) -> Float[Array, "M P"]:
+        """`u = m(z) + C v`."""
+        return self.mean(self.z) + self.factor().chol @ v
+
+    def whiten(self, u: Float[Array, "M P"]) -> Float[Array, "M P"]:
+        """`v = C⁻¹ (u - m(z))`."""
+        return self.factor().inverse @ (u - self.mean(self.z))

@@ -1,0 +1,50 @@
+"""What prediction and training ask of a posterior over inducing values."""
+
+import abc
+
+import equinox as eqx
+import jax
+import jax.random as jr
+
+from nashgp.layers import Inducing
+from nashgp.model import DeepGP
+from nashgp.priors import Values
+from nashgp.shapes import Key, Scalar
+
+
+class AbstractPosterior(eqx.Module):
+    """A distribution q(v) over the whitened inducing values of all layers."""
+
+    @abc.abstractmethod
+    def sample_and_kl(self, key: Key, model: DeepGP, num: int) -> tuple[Values, Scalar]:
+        """`num` joint draws, stacked along a leading axis, and KL(q ‖ prior).
+
+        The KL is exact, an unbiased estimate, or an upper bound; each posterior says which.
+        """
+
+    def gaussians(self) -> tuple[Inducing, ...] | None:
+        """One explicit Gaussian per layer, where the posterior is a product of such."""
+        return None
+
+    def sample(self, key: Key, model: DeepGP, num: int) -> Values:
+        """`num` joint draws, stacked along a leading axis."""
+        return self.sample_and_kl(key, model, num)[0]
+
+    def inducing(self, key: Key, model: DeepGP, num: int) -> tuple[Inducing, ...]:
+        """What `DeepGP.propagate` needs: Gaussians where they exist, draws elsewhere."""
+        gaussians = self.gaussians()
+        if gaussians is not None:
+            return gaussians
+        return tuple(Inducing(value) for value in self.sample(key, model, num))
+
+
+class Fitted(eqx.Module):
+    """A model and the posterior over its inducing values: all that prediction needs."""
+
+    model: DeepGP
+    posterior: AbstractPosterior
+
+
+def sample_prior(key: Key, model: DeepGP, num: int) -> Values:
+    """`num` joint draws from the model's prior, stacked along a leading axis."""
+    return jax.vmap(lambda k: model.prior.sample(k, model.layers))(jr.split(key, num))

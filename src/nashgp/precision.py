@@ -1,0 +1,39 @@
+"""Run a computation in the precision of its arrays without touching JAX's global setting."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import ParamSpec, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import PyTree
+
+A = ParamSpec("A")
+R = TypeVar("R")
+
+
+@contextlib.contextmanager
+def scope(dtype: DTypeLike) -> Iterator[None]:
+    """Allow 64-bit numbers inside the block exactly when `dtype` needs them."""
+    with jax.enable_x64(jnp.dtype(dtype).itemsize == 8):
+        yield
+
+
+def dtype_of(tree: PyTree) -> jnp.dtype:
+    """The widest floating-point type among the arrays of a pytree."""
+    leaves = [leaf.dtype for leaf in jax.tree.leaves(tree) if eqx.is_inexact_array(leaf)]
+    return max(leaves, key=lambda dtype: dtype.itemsize)
+
+
+def scoped(function: Callable[A, R]) -> Callable[A, R]:
+    """Run `function` in the precision of the arrays among its arguments."""
+
+    @functools.wraps(function)
+    def wrapper(*args: A.args, **kwargs: A.kwargs) -> R:
+        with scope(dtype_of((args, kwargs))):
+            return function(*args, **kwargs)
+
+    return wrapper

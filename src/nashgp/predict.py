@@ -1,0 +1,109 @@
+"""From a fitted model and inputs to a predictive mixture, in chunks of constant memory."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float, PyTree, Shaped
+
+from nashgp.mixtures import Mixture
+from nashgp.posteriors import Fitted
+from nashgp.precision import dtype_of, scoped
+from nashgp.shapes import Key
+
+Rows = Float[Array, "N ..."] | Float[np.ndarray, "N ..."]
+
+
+def mixture(key: Key, fitted: Fitted, x: Float[Array, "N D"], *, num_samples: int) -> Mixture:
+    """The predictive mixture at some inputs, from `num_samples` posterior draws.
+
+    The draws and their hidden noise depend on the key alone and are shared by all rows, so a
+    row's prediction does not depend on which other rows are asked for.
+    """
+    draw, noise = jr.split(key)
+    inducing = fitted.posterior.inducing(draw, fitted.model, num_samples)
+    eps = fitted.model.noise(noise, num_samples, 1)
+    moments = fitted.model.propagate(x, inducing, eps)
+    return Mixture(moments.mean, moments.variance, fitted.model.likelihood)
+
+
+@eqx.filter_jit
+def _summarise(
+    key: Key,
+    fitted: Fitted,
+    rows: tuple[Array, ...],
+    summary: Callable[..., PyTree],
+    num_samples: int,
+) -> PyTree:
+    return summary(mixture(key, fitted, rows[0], num_samples=num_samples), *rows[1:])
+
+
+@scoped
+def summarise(
+    summary: Callable[..., PyTree[Array]],
+    key: Key,
+    fitted: Fitted,
+    x: Rows,
+    *others: Rows,
+    num_samples: int = 100,
+    chunk_size: int = 1024,
+) -> PyTree[Shaped[np.ndarray, "N ..."]]:
+    """`summary(mixture, *others)` of all rows, a chunk at a time, gathered in host memory.
+
+    `summary` returns arrays whose first axis is the row. Chunks are padded to `chunk_size` or, for
+    fewer rows, to the next power of two, so that changing row counts reuse compiled code.
+    """
+    dtype = dtype_of(fitted)
+    rows = tuple(np.asarray(array, dtype) for array in (x, *others))
+    total = len(rows[0])
+    size = min(chunk_size, max(16, 1 << (total - 1).bit_length()))
+    parts = []
+    for start in range(0, total, size):
+        chunk = tuple(_pad(array[start : start + size], size) for array in rows)
+        part = _summarise(key, fitted, chunk, summary, num_samples)
+        keep = min(size, total - start)
+        parts.append(jax.tree.map(lambda leaf, keep=keep: np.asarray(leaf[:keep]), part))
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+
+
+def _pad(rows: np.ndarray, size: int) -> Array:
+    """Repeat the last row until there are `size` of them: finite, and dropped afterwards."""
+    widths = [(0, size - len(rows))] + [(0, 0)] * (rows.ndim - 1)
+    return jnp.asarray(np.pad(rows, widths, mode="edge"))
+
+
+def moments(mixture: Mixture) -> tuple[Float[Array, "N R"], Float[Array, "N R"]]:
+    """Summary: mean and variance of the targets."""
+    return mixture.moments()
+
+
+def log_density(
+    mixture: Mixture, y: Float[Array, "N Q"], weight: Float[Array, "N Q"] | None = None
+) -> Float[Array, " N"]:
+    """Summary: log density of each row of targets."""
+    return mixture.log_density(y, jnp.ones_like(y) if weight is None else weight)
+
+
+def cdf(mixture: Mixture, y: Float[Array, "N Q"]) -> Float[Array, "N Q"]:
+    """Summary: probability of a value no larger than each target."""
+    return mixture.cdf(y)
+
+
+def quantiles(q: Any, dtype: np.dtype) -> Callable[[Mixture], Float[Array, "N Q T"]]:
+    """A summary that gives the quantiles `q` of each target."""
+    return eqx.Partial(_quantile, np.asarray(q, dtype))
+
+
+def _quantile(q: Float[Array, " T"], mixture: Mixture) -> Float[Array, "N Q T"]:
+    return mixture.quantile(jnp.asarray(q))
+
+
+def components(mixture: Mixture) -> tuple[Float[Array, "N S R"], Float[Array, "N S R"]]:
+    """Summary: mean and variance of the targets within each draw."""
+    parts = jax.vmap(mixture.likelihood.moments)(mixture.mean, mixture.variance)
+    mean, variance = (jnp.moveaxis(part, 0, 1) for part in parts)
+    return mean, variance

@@ -1,0 +1,15 @@
+"""Axis letters and array aliases shared by every module.
+
+| letter | axis                          | letter | axis                         |
+|--------|-------------------------------|--------|------------------------------|
+| `N`    | rows                          | `P`    | outputs of a layer           |
+| `M`    | inducing inputs               | `Q`    | targets                      |
+| `D`    | input features                | `S`    | draws from a posterior       |
+| `L`    | layers                        | `C`    | classes                      |
+"""
+
+from jaxtyping import Array, Float, PRNGKeyArray
+
+Key = PRNGKeyArray
+Scalar = Float[Array, ""]
+Number = float | int | Scalar

@@ -1,0 +1,213 @@
+"""The one loop: drives any engine in compiled chunks of steps."""
+
+import dataclasses
+import time
+from typing import NamedTuple, NoReturn
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float, Int
+from tqdm.auto import tqdm
+
+from nashgp import predict
+from nashgp.batch import Data
+from nashgp.engines.base import Engine, Info, State
+from nashgp.errors import NumericalError
+from nashgp.linalg import check_factor
+from nashgp.posteriors import Fitted
+from nashgp.precision import scoped
+from nashgp.shapes import Key
+
+
+@dataclasses.dataclass(frozen=True)
+class Validation:
+    """Held-out *training* rows that decide when to stop; `patience` counts chunks of steps."""
+
+    data: Data
+    patience: int = 5
+    num_samples: int = 50
+
+
+@dataclasses.dataclass
+class History:
+    """What happened: one entry per step in `info`, one per chunk in the rest."""
+
+    info: dict[str, Float[np.ndarray, " steps"]]
+    step: Int[np.ndarray, " chunks"]
+    seconds: Float[np.ndarray, " chunks"]
+    validation: Float[np.ndarray, " chunks"]
+    best_step: int
+    interrupted: bool = False
+
+    @property
+    def objective(self) -> Float[np.ndarray, " steps"]:
+        return self.info["objective"]
+
+
+class Outcome(NamedTuple):
+    """What a run hands back."""
+
+    fitted: Fitted
+    history: History
+    state: State
+
+
+@eqx.filter_jit
+def _advance(
+    engine: Engine,
+    key: Key,
+    state: State,
+    data: Data,
+    span: tuple[Int[Array, ""], Int[Array, ""]],
+    batch_size: int | None,
+    chunk: int,
+) -> tuple[State, Info]:
+    """Run steps `span[0] .. span[1]`, at most `chunk` of them, as one compiled loop.
+
+    The end of the span is a traced number, so a short last chunk compiles nothing. Each step's key
+    comes from the step's own number: step 500 is the same whatever ran before it in this process.
+    """
+
+    def one(step: Int[Array, ""], state: State) -> tuple[State, Info]:
+        draw, move = jr.split(jr.fold_in(key, step))
+        return engine.step(move, state, data.sample(draw, batch_size))
+
+    def body(step: Int[Array, ""], carry: tuple[State, Info]) -> tuple[State, Info]:
+        state, record = carry
+        state, info = one(step, state)
+        slot = step - span[0]
+        return state, jax.tree.map(lambda all_, new: all_.at[slot].set(new), record, info)
+
+    _, shapes = jax.eval_shape(one, span[0], state)
+    record = jax.tree.map(lambda leaf: jnp.zeros((chunk, *leaf.shape), leaf.dtype), shapes)
+    return jax.lax.fori_loop(span[0], span[1], body, (state, record))
+
+
+_result = eqx.filter_jit(lambda engine, key, state, data: engine.result(key, state, data))
+
+
+@scoped
+def run(
+    key: Key,
+    engine: Engine,
+    fitted: Fitted,
+    data: Data,
+    *,
+    num_steps: int,
+    batch_size: int | None = None,
+    chunk: int = 100,
+    validation: Validation | None = None,
+    progress: bool = False,
+) -> Outcome:
+    """Fit: `num_steps` steps of `engine` from `fitted`, every row in each step unless `batch_size`.
+
+    With `validation`, stop when the held-out log density has not improved for `patience` chunks
+    and hand back the best state. `Ctrl-C` ends the run and hands back what is done.
+    """
+    start, steps, final, score = jr.split(key, 4)
+    state = eqx.filter_jit(engine.init)(start, fitted)
+    log = _Log(len(data), num_steps, progress)
+    best = _Best(state)
+    try:
+        for begin in range(0, num_steps, chunk):
+            end = min(begin + chunk, num_steps)
+            span = (jnp.asarray(begin), jnp.asarray(end))
+            after, info = _advance(engine, steps, state, data, span, batch_size, chunk)
+            info = jax.tree.map(lambda leaf, n=end - begin: np.asarray(leaf[:n]), info)
+            if not np.all(np.isfinite(info.objective)):
+                _explain(info, begin, _result(engine, final, state, data))
+            state = after
+            held_out = np.nan
+            if validation is not None:
+                current = _result(engine, final, state, data)
+                held_out = _held_out(score, current, validation)
+            best.offer(state, end, held_out)
+            log.chunk(info, end, held_out)
+            if validation is not None and best.age >= validation.patience:
+                break
+    except KeyboardInterrupt:
+        log.interrupted = True
+    finally:
+        log.close()
+    chosen = best.state if validation is not None else state
+    return Outcome(_result(engine, final, chosen, data), log.history(best.step), state)
+
+
+def _held_out(key: Key, fitted: Fitted, validation: Validation) -> float:
+    """Mean log density of the held-out rows."""
+    data = validation.data
+    rows = predict.summarise(
+        predict.log_density,
+        key,
+        fitted,
+        data.x,
+        data.y,
+        data.weight,
+        num_samples=validation.num_samples,
+    )
+    return float(np.mean(rows))
+
+
+def _explain(info: Info, begin: int, before: Fitted) -> NoReturn:
+    """Raise for a step that left the finite numbers, naming the layer if its covariance did."""
+    first = int(np.flatnonzero(~np.isfinite(info.objective))[0])
+    for number, layer in enumerate(before.model.layers, start=1):
+        check_factor(layer.factor(), f"the covariance of the inducing inputs of layer {number}")
+    raise NumericalError(
+        f"the objective became {info.objective[first]} at step {begin + first + 1}; "
+        "use a smaller learning rate, float64, or standardised inputs and targets."
+    )
+
+
+class _Best:
+    """The state with the best held-out score, and how many chunks ago it was met."""
+
+    def __init__(self, state: State):
+        self.state, self.step, self.score, self.age = state, 0, -np.inf, 0
+
+    def offer(self, state: State, step: int, score: float) -> None:
+        self.age += 1
+        if np.isnan(score) or score > self.score:
+            self.state, self.step, self.score, self.age = state, step, score, 0
+
+
+class _Log:
+    """Collects the history and shows the progress bar."""
+
+    def __init__(self, num_rows: int, num_steps: int, progress: bool):
+        self.num_rows, self.interrupted = num_rows, False
+        self.infos: list[Info] = []
+        self.marks: list[tuple[int, float, float]] = []
+        self.began = time.perf_counter()
+        self.bar = tqdm(total=num_steps, disable=not progress, unit="step")
+
+    def chunk(self, info: Info, step: int, held_out: float) -> None:
+        self.infos.append(info)
+        self.marks.append((step, time.perf_counter() - self.began, held_out))
+        self.bar.update(len(info.objective))
+        shown = {"objective/row": f"{np.mean(info.objective) / self.num_rows:.3f}"}
+        if not np.isnan(held_out):
+            shown["held-out"] = f"{held_out:.3f}"
+        self.bar.set_postfix(shown, refresh=False)
+
+    def close(self) -> None:
+        self.bar.close()
+
+    def history(self, best_step: int) -> History:
+        steps, seconds, held_out = zip(*self.marks, strict=True) if self.marks else ((), (), ())
+        names = self.infos[0]._fields if self.infos else ("objective",)
+        info = {
+            name: np.concatenate([getattr(part, name) for part in self.infos] or [np.zeros(0)])
+            for name in names
+        }
+        return History(
+            info=info,
+            step=np.asarray(steps, dtype=int),
+            seconds=np.asarray(seconds, dtype=float),
+            validation=np.asarray(held_out, dtype=float),
+            best_step=best_step,
+            interrupted=self.interrupted,
+        )

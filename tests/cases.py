@@ -1,0 +1,90 @@
+"""The registries that contract tests run over, and small problems to run them on."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from nashgp import kernels
+from nashgp.batch import Data, make_data
+from nashgp.engines import DSVI
+from nashgp.likelihoods import Bernoulli, Gaussian, Poisson, RobustMax, Softmax, StudentT
+from nashgp.posteriors import Fitted
+from nashgp.recipes import Config, build
+from nashgp.transforms import cast
+
+# Each entry takes the number of input columns.
+KERNELS = {
+    "rbf": lambda d: kernels.RBF(np.linspace(0.7, 1.6, d), 1.3),
+    "rbf-shared": lambda d: kernels.RBF(0.9, 0.5),
+    "rbf-columns": lambda d: kernels.RBF([0.8], 1.1, columns=(d - 1,)),
+    "matern12": lambda d: kernels.Matern12(np.linspace(0.7, 1.6, d), 1.3),
+    "matern32": lambda d: kernels.Matern32(np.linspace(0.7, 1.6, d), 1.3),
+    "matern52": lambda d: kernels.Matern52(np.linspace(0.7, 1.6, d), 1.3),
+    "rational-quadratic": lambda d: kernels.RationalQuadratic(np.linspace(0.7, 1.6, d), 1.3, 0.7),
+    "periodic": lambda d: kernels.Periodic(np.linspace(0.7, 1.6, d), 1.3, np.linspace(1.0, 2.0, d)),
+    "linear": lambda d: kernels.Linear(np.linspace(0.5, 1.5, d)),
+    "constant": lambda d: kernels.Constant(0.8),
+    "sum": lambda d: kernels.RBF(0.9) + kernels.Linear(0.3),
+    "product": lambda d: kernels.Periodic(1.2, period=1.7) * kernels.Matern32(2.0),
+    "nested": lambda d: (kernels.RBF(0.9) + kernels.Constant(0.4)) * kernels.Linear(0.3),
+}
+
+# Name -> (likelihood for Q targets, number of targets, targets for N rows).
+LIKELIHOODS = {
+    "gaussian": (lambda q: Gaussian(np.linspace(0.1, 0.3, q)), 2, lambda r, n: r.normal(size=(n, 2))),
+    "student-t": (lambda q: StudentT(0.3, 4.0), 1, lambda r, n: r.normal(size=(n, 1))),
+    "bernoulli": (lambda q: Bernoulli(), 1, lambda r, n: 1.0 * r.integers(0, 2, (n, 1))),
+    "poisson": (lambda q: Poisson(), 1, lambda r, n: 1.0 * r.poisson(2.0, (n, 1))),
+    "robust-max": (lambda q: RobustMax(3), 1, lambda r, n: 1.0 * r.integers(0, 3, (n, 1))),
+    "softmax": (lambda q: Softmax(3), 1, lambda r, n: 1.0 * r.integers(0, 3, (n, 1))),
+}
+
+ENGINES = {
+    "dsvi": DSVI(num_samples=2),
+    "dsvi-drawn": DSVI(num_samples=3, draw_inducing=True),
+    "dsvi-power": DSVI(num_samples=2, power=0.5),
+    "dsvi-drawn-power": DSVI(num_samples=2, power=1.0, draw_inducing=True),
+}
+
+
+def rows(num: int = 12, width: int = 2, seed: int = 0) -> np.ndarray:
+    """Standard normal inputs."""
+    return np.random.default_rng(seed).normal(size=(num, width))
+
+
+def tiny_data(
+    likelihood: str = "gaussian", num: int = 12, width: int = 2, dtype: str = "float64"
+) -> Data:
+    """A small data set for one likelihood of the registry."""
+    targets = LIKELIHOODS[likelihood][2](np.random.default_rng(1), num)
+    return make_data(rows(num, width), targets, dtype=dtype)
+
+
+def tiny_fitted(
+    likelihood: str = "gaussian",
+    num_layers: int = 2,
+    width: int = 2,
+    dtype: str = "float64",
+    **settings,
+) -> Fitted:
+    """A small model with a posterior away from its start, so that no term vanishes."""
+    make, num_targets, _ = LIKELIHOODS[likelihood]
+    config = Config(
+        num_layers=num_layers,
+        num_inducing=5,
+        likelihood=make(num_targets),
+        hidden_scale=0.3,
+        **settings,
+    )
+    fitted = build(rows(12, width), num_targets, config, dtype=dtype)
+    return disturb(fitted)
+
+
+def disturb(fitted: Fitted, seed: int = 3, size: float = 0.3) -> Fitted:
+    """Move the posterior's parameters at random."""
+    random = np.random.default_rng(seed)
+    means = tuple(m + jnp.asarray(size * random.normal(size=m.shape), m.dtype)
+                  for m in fitted.posterior.means)  # fmt: skip
+    roots = tuple(r + jnp.tril(jnp.asarray(0.2 * size * random.normal(size=r.shape), r.dtype))
+                  for r in fitted.posterior.roots)  # fmt: skip
+    posterior = type(fitted.posterior)(means, roots)
+    return Fitted(fitted.model, cast(posterior, means[0].dtype))

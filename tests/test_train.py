@@ -1,0 +1,166 @@
+"""The loop: same steps however they are cut, honest stopping, nothing lost on Ctrl-C."""
+
+import dataclasses
+
+import jax
+import jax.random as jr
+import numpy as np
+import pytest
+
+from nashgp import predict, train
+from nashgp.batch import make_data
+from nashgp.engines import DSVI, objective
+from nashgp.errors import NotPositiveDefiniteError, NumericalError
+from tests.cases import rows, tiny_data, tiny_fitted
+
+
+def leaves(tree):
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+
+
+def wave(num, seed):
+    x = rows(num, 1, seed)
+    return x, np.sin(2.5 * x) + 0.1 * rows(num, 1, seed + 1)
+
+
+@pytest.mark.parametrize("batch_size", [None, 5])
+def test_the_cut_into_chunks_changes_nothing(batch_size):
+    options = {"num_steps": 23, "batch_size": batch_size}
+    runs = [
+        train.run(jr.key(0), DSVI(), tiny_fitted(), tiny_data(), chunk=chunk, **options)
+        for chunk in (7, 10, 100)
+    ]
+    for other in runs[1:]:
+        np.testing.assert_array_equal(runs[0].history.objective, other.history.objective)
+        for a, b in zip(leaves(runs[0].fitted), leaves(other.fitted), strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert list(runs[0].history.step) == [7, 14, 21, 23]
+    assert len(runs[0].history.objective) == 23
+    assert np.all(np.diff(runs[0].history.seconds) > 0)
+
+
+def test_another_key_is_another_run():
+    one, two = (
+        train.run(jr.key(seed), DSVI(), tiny_fitted(), tiny_data(), num_steps=5) for seed in (0, 1)
+    )
+    assert not np.allclose(one.history.objective, two.history.objective)
+
+
+def test_training_raises_the_elbo_to_the_evidence_of_a_conjugate_model():
+    """One layer, inducing inputs on the data: the gap to log p(y) closes and never turns."""
+    x, y = wave(20, seed=1)
+    fitted = tiny_fitted(num_layers=1, width=1)
+    from nashgp.recipes import Config, build
+
+    fitted = build(x, 1, Config(num_layers=1, num_inducing=20))
+    data = make_data(x, y)
+    outcome = train.run(jr.key(0), DSVI(learning_rate=0.02), fitted, data, num_steps=3_000)
+    model = outcome.fitted.model
+    with jax.enable_x64(True):
+        bound = float(objective(jr.key(0), outcome.fitted, data.all(), num_samples=1))
+        gram = np.asarray(model.layers[0].kernel.gram(data.x))
+        covariance = gram + float(model.likelihood.noise[0]) * np.eye(20)
+    sign, log_det = np.linalg.slogdet(covariance)
+    evidence = -0.5 * (
+        float(y[:, 0] @ np.linalg.solve(covariance, y[:, 0])) + log_det + 20 * np.log(2 * np.pi)
+    )
+    assert sign > 0
+    assert -1e-6 < evidence - bound < 0.1  # never above; 0.1 nat is what Adam leaves
+    assert outcome.history.objective[-1] > outcome.history.objective[0] + 10.0
+
+
+def test_early_stopping_hands_back_the_best_state_on_held_out_rows():
+    """Twelve noisy rows and a large step: the held-out score falls, and the run notices."""
+    random = np.random.default_rng(0)
+    x, held_x = random.normal(size=(12, 2)), random.normal(size=(60, 2))
+    y, held_y = random.normal(size=(12, 1)), random.normal(size=(60, 1))
+    from nashgp.recipes import Config, build
+
+    start = build(x, 1, Config(num_layers=1, num_inducing=12))
+    validation = train.Validation(make_data(held_x, held_y), patience=3, num_samples=5)
+    outcome = train.run(
+        jr.key(0),
+        DSVI(learning_rate=0.05, power=1.0),
+        start,
+        make_data(x, y),
+        num_steps=2_000,
+        chunk=20,
+        validation=validation,
+    )
+    history = outcome.history
+    assert len(history.objective) < 2_000
+    best = int(np.argmax(history.validation))
+    assert history.best_step == history.step[best] and best == len(history.validation) - 4
+    score = jr.split(jr.key(0), 4)[3]
+    rows_ = predict.summarise(
+        predict.log_density, score, outcome.fitted, held_x, held_y, num_samples=5
+    )
+    np.testing.assert_allclose(np.mean(rows_), history.validation[best], rtol=1e-9)
+
+
+@dataclasses.dataclass(frozen=True)
+class Interrupting(DSVI):
+    """Presses Ctrl-C when the third chunk is about to run."""
+
+
+def test_ctrl_c_returns_what_is_done(monkeypatch):
+    calls = []
+    advance = train._advance
+
+    def pressed(*args):
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        calls.append(1)
+        return advance(*args)
+
+    monkeypatch.setattr(train, "_advance", pressed)
+    outcome = train.run(
+        jr.key(0), DSVI(), tiny_fitted(), tiny_data(), num_steps=50, chunk=10, progress=True
+    )
+    monkeypatch.undo()
+    assert outcome.history.interrupted and len(outcome.history.objective) == 20
+    whole = train.run(jr.key(0), DSVI(), tiny_fitted(), tiny_data(), num_steps=20, chunk=10)
+    for a, b in zip(leaves(outcome.fitted), leaves(whole.fitted), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_ctrl_c_before_the_first_chunk_returns_the_start(monkeypatch):
+    def pressed(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train, "_advance", pressed)
+    outcome = train.run(jr.key(0), DSVI(), tiny_fitted(), tiny_data(), num_steps=50)
+    assert outcome.history.interrupted and len(outcome.history.objective) == 0
+    for a, b in zip(leaves(outcome.fitted), leaves(tiny_fitted()), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_step_that_leaves_the_numbers_raises_and_names_the_step():
+    data = make_data(rows(12, 2), np.full((12, 2), 1e200))
+    with pytest.raises(NumericalError, match=r"objective became -inf at step 1;.*learning rate"):
+        train.run(jr.key(0), DSVI(), tiny_fitted(), data, num_steps=5)
+
+
+def test_a_broken_covariance_is_named_with_its_layer():
+    import equinox as eqx
+
+    fitted = tiny_fitted()
+    broken = eqx.tree_at(
+        lambda f: f.model.layers[1].z, fitted, fitted.model.layers[1].z.at[0, 0].set(np.nan)
+    )
+    with pytest.raises(NotPositiveDefiniteError, match="inducing inputs of layer 2"):
+        train.run(jr.key(0), DSVI(), broken, tiny_data(), num_steps=5)
+
+
+def test_progress_bar_shows_the_objective_per_row(capsys):
+    train.run(jr.key(0), DSVI(), tiny_fitted(), tiny_data(), num_steps=20, chunk=10, progress=True)
+    shown = capsys.readouterr().err
+    assert "20/20" in shown and "objective/row=" in shown and "step/s" in shown
+
+
+def test_a_second_fit_of_the_same_shape_compiles_nothing():
+    options = {"num_steps": 4, "chunk": 4}
+    train.run(jr.key(0), DSVI(num_samples=4), tiny_fitted(), tiny_data(), **options)
+    before = train._advance._cached._cache_size()
+    train.run(jr.key(5), DSVI(num_samples=4), tiny_fitted(), tiny_data(), **options)
+    assert train._advance._cached._cache_size() == before

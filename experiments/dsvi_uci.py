@@ -90,15 +90,15 @@ def evaluate(key, fitted, scaling, x, y, num_samples: int = 200) -> dict[str, fl
         return predict.summarise(summary, key, fitted, inputs, *others, **rows)
 
     mean, variance = (part[:, 0] for part in of(predict.moments))
+    parts, spreads = (part[:, :, 0].T for part in of(predict.components))
     levels = predict.quantiles([0.05, 0.25, 0.75, 0.95], variance.dtype)
     low90, low50, high50, high90 = of(levels)[:, 0].T
     t = targets[:, 0]
     return {
         "mll": float(np.mean(of(predict.log_density, targets))) - np.log(unit),
-        "mll_moment_matched": float(
-            np.mean(metrics.moment_matched_log_density(mean, variance, t))
-        )
+        "mll_moment_matched": float(np.mean(metrics.moment_matched_log_density(mean, variance, t)))
         - np.log(unit),
+        "crps": unit * float(np.mean(metrics.crps_gaussian_mixture(parts, spreads, t))),
         "rmse": unit * metrics.rmse(mean, t),
         "coverage50": metrics.coverage(low50, high50, t),
         "coverage90": metrics.coverage(low90, high90, t),
@@ -129,7 +129,7 @@ def pin(cores: "multiprocessing.Queue[int]") -> None:
 
 def table(cells: list[Cell]) -> str:
     """Means and standard errors over splits; failures are counted, never dropped silently."""
-    lines = [f"{'set':10} {'n':>2} {'failed':>6} {'MLL':>16} {'MLL mm':>8} {'RMSE':>16} "
+    lines = [f"{'set':10} {'n':>2} {'failed':>6} {'MLL':>16} {'MLL mm':>8} {'RMSE':>16} {'CRPS':>6} "
              f"{'cov50':>6} {'cov90':>6} {'cal':>6} {'obj/row':>8} {'sec':>6}"]  # fmt: skip
     for name, group in itertools.groupby(cells, key=lambda cell: cell.set):
         records = [json.loads(cell.path.read_text()) for cell in group if cell.path.exists()]
@@ -143,7 +143,7 @@ def table(cells: list[Cell]) -> str:
         lines.append(
             f"{name:10} {len(done):2d} {len(records) - len(done):6d} "
             f"{mean['mll']:8.3f} ±{error['mll']:6.3f} {mean['mll_moment_matched']:8.3f} "
-            f"{mean['rmse']:8.3f} ±{error['rmse']:6.3f} {mean['coverage50']:6.2f} "
+            f"{mean['rmse']:8.3f} ±{error['rmse']:6.3f} {mean['crps']:6.3f} {mean['coverage50']:6.2f} "
             f"{mean['coverage90']:6.2f} {mean['calibration_error']:6.3f} "
             f"{mean['objective_per_row']:8.3f} {mean['seconds']:6.0f}"
         )

@@ -7,9 +7,9 @@ from nashgp import kernels
 from nashgp.batch import Data, make_data
 from nashgp.engines import DSVI
 from nashgp.likelihoods import Bernoulli, Gaussian, Poisson, RobustMax, Softmax, StudentT
-from nashgp.posteriors import Fitted
+from nashgp.posteriors import Fitted, GaussianPosterior
+from nashgp.precision import dtype_of, scope
 from nashgp.recipes import Config, build
-from nashgp.transforms import cast
 
 # Each entry takes the number of input columns.
 KERNELS = {
@@ -30,7 +30,11 @@ KERNELS = {
 
 # Name -> (likelihood for Q targets, number of targets, targets for N rows).
 LIKELIHOODS = {
-    "gaussian": (lambda q: Gaussian(np.linspace(0.1, 0.3, q)), 2, lambda r, n: r.normal(size=(n, 2))),
+    "gaussian": (
+        lambda q: Gaussian(np.linspace(0.1, 0.3, q)),
+        2,
+        lambda r, n: r.normal(size=(n, 2)),
+    ),
     "student-t": (lambda q: StudentT(0.3, 4.0), 1, lambda r, n: r.normal(size=(n, 1))),
     "bernoulli": (lambda q: Bernoulli(), 1, lambda r, n: 1.0 * r.integers(0, 2, (n, 1))),
     "poisson": (lambda q: Poisson(), 1, lambda r, n: 1.0 * r.poisson(2.0, (n, 1))),
@@ -68,23 +72,25 @@ def tiny_fitted(
 ) -> Fitted:
     """A small model with a posterior away from its start, so that no term vanishes."""
     make, num_targets, _ = LIKELIHOODS[likelihood]
-    config = Config(
-        num_layers=num_layers,
-        num_inducing=5,
-        likelihood=make(num_targets),
-        hidden_scale=0.3,
-        **settings,
-    )
-    fitted = build(rows(12, width), num_targets, config, dtype=dtype)
-    return disturb(fitted)
+    with scope(dtype):
+        config = Config(
+            num_layers=num_layers,
+            num_inducing=5,
+            likelihood=make(num_targets),
+            hidden_scale=0.3,
+            **settings,
+        )
+    return disturb(build(rows(12, width), num_targets, config, dtype=dtype))
 
 
 def disturb(fitted: Fitted, seed: int = 3, size: float = 0.3) -> Fitted:
     """Move the posterior's parameters at random."""
     random = np.random.default_rng(seed)
-    means = tuple(m + jnp.asarray(size * random.normal(size=m.shape), m.dtype)
-                  for m in fitted.posterior.means)  # fmt: skip
-    roots = tuple(r + jnp.tril(jnp.asarray(0.2 * size * random.normal(size=r.shape), r.dtype))
-                  for r in fitted.posterior.roots)  # fmt: skip
-    posterior = type(fitted.posterior)(means, roots)
-    return Fitted(fitted.model, cast(posterior, means[0].dtype))
+
+    def moved(leaf, amount):
+        return jnp.asarray(np.asarray(leaf) + amount * random.normal(size=leaf.shape), leaf.dtype)
+
+    with scope(dtype_of(fitted)):
+        means = tuple(moved(leaf, size) for leaf in fitted.posterior.means)
+        roots = tuple(jnp.tril(moved(leaf, 0.2 * size)) for leaf in fitted.posterior.roots)
+        return Fitted(fitted.model, GaussianPosterior(means, roots))

@@ -12,16 +12,13 @@ def directional_error(function: Callable, tree, seed: int = 0, step: float = 1e-
     arrays, static = eqx.partition(tree, eqx.is_inexact_array)
     random = np.random.default_rng(seed)
     direction = jax.tree.map(lambda leaf: random.normal(size=leaf.shape), arrays)
+    both = jax.jit(jax.value_and_grad(lambda a: function(eqx.combine(a, static))))
 
     def at(t: float) -> float:
-        moved = jax.tree.map(lambda leaf, d: leaf + t * d, arrays, direction)
-        return float(function(eqx.combine(moved, static)))
+        return float(both(jax.tree.map(lambda leaf, d: leaf + t * d, arrays, direction))[0])
 
-    gradient = jax.grad(lambda a: function(eqx.combine(a, static)))(arrays)
-    slope = sum(
-        float(np.sum(np.asarray(g) * d))
-        for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True)
-    )
+    slopes = jax.tree.map(lambda g, d: float(np.sum(np.asarray(g) * d)), both(arrays)[1], direction)
+    slope = sum(jax.tree.leaves(slopes))
     difference = (at(step) - at(-step)) / (2.0 * step)
     return abs(slope - difference) / max(1.0, abs(difference))
 

@@ -43,7 +43,7 @@ def test_the_ladder_adds_just_enough_jitter(needed, x64):
 def test_after_the_last_try_the_result_is_nan_and_the_error_is_typed(x64):
     factor = jax.jit(factorise)(-jnp.eye(4))
     assert factor.tries == NUM_TRIES and np.all(np.isnan(np.diag(factor.chol)))
-    with pytest.raises(NotPositiveDefiniteError, match="layer 2 .* even after 3 tries"):
+    with pytest.raises(NotPositiveDefiniteError, match=r"layer 2 .* even after 3 tries"):
         check_factor(factor, "the covariance of layer 2")
     assert issubclass(NotPositiveDefiniteError, NumericalError)
     good = factorise(jnp.eye(4))
@@ -61,16 +61,17 @@ def test_under_vmap_only_the_failing_member_is_changed(x64):
 
 @pytest.mark.parametrize("repair", [False, True])
 def test_reverse_mode_matches_finite_differences(repair, x64):
-    """Also through a retry, where the amount of jitter is constant along the difference."""
+    """Also through a retry, and through jitter large enough for its own derivative to count."""
     weight = jnp.asarray(rows(6, 6, seed=4))
     base = covariance()
-    if repair:  # smallest eigenvalue well inside the range of the second try
+    if repair:  # the first try adds 0.03, the second 0.3
         vectors = np.linalg.qr(rows(6, 6))[0]
-        values = np.array([-5e-8, 1, 1, 1, 1, 1.0])
+        values = np.array([-0.1, 1, 1, 1, 1, 1.0])
         base = jnp.asarray(vectors @ np.diag(values) @ vectors.T)
+    assert factorise(base, 0.04 if repair else None).tries == 1 + repair
 
     def value(a):
-        factor = factorise(0.5 * (a + a.T), jitter=0.5 if repair else None)
+        factor = factorise(0.5 * (a + a.T), 0.04 if repair else None)
         return jnp.sum(weight * factor.chol) + jnp.sum(weight.T * jnp.sin(factor.inverse))
 
     assert directional_error(value, base) < 1e-7

@@ -1,6 +1,6 @@
 """Predictions: constant memory, rows that do not see each other, the same answer every time."""
 
-import jax
+import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -58,7 +58,7 @@ def test_shared_hidden_noise_leaves_every_marginal_right(x64):
     """The law of one row is the same with noise of its own; 5 standard errors of 20,000 draws."""
     fitted = tiny_fitted(num_layers=3)
     x = jnp.asarray(rows(3, 2, seed=4))
-    propagate = jax.jit(fitted.model.propagate)
+    propagate = eqx.filter_jit(fitted.model.propagate)
     totals = []
     for num_rows in (1, 3):
         noise = fitted.model.noise(jr.key(num_rows), 20_000, num_rows)

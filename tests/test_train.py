@@ -1,7 +1,10 @@
 """The loop: same steps however they are cut, honest stopping, nothing lost on Ctrl-C."""
 
-import dataclasses
+import signal
+import subprocess
+import sys
 
+import equinox as eqx
 import jax
 import jax.random as jr
 import numpy as np
@@ -11,6 +14,7 @@ from nashgp import predict, train
 from nashgp.batch import make_data
 from nashgp.engines import DSVI, objective
 from nashgp.errors import NotPositiveDefiniteError, NumericalError
+from nashgp.recipes import Config, build
 from tests.cases import rows, tiny_data, tiny_fitted
 
 
@@ -49,9 +53,6 @@ def test_another_key_is_another_run():
 def test_training_raises_the_elbo_to_the_evidence_of_a_conjugate_model():
     """One layer, inducing inputs on the data: the gap to log p(y) closes and never turns."""
     x, y = wave(20, seed=1)
-    fitted = tiny_fitted(num_layers=1, width=1)
-    from nashgp.recipes import Config, build
-
     fitted = build(x, 1, Config(num_layers=1, num_inducing=20))
     data = make_data(x, y)
     outcome = train.run(jr.key(0), DSVI(learning_rate=0.02), fitted, data, num_steps=3_000)
@@ -74,8 +75,6 @@ def test_early_stopping_hands_back_the_best_state_on_held_out_rows():
     random = np.random.default_rng(0)
     x, held_x = random.normal(size=(12, 2)), random.normal(size=(60, 2))
     y, held_y = random.normal(size=(12, 1)), random.normal(size=(60, 1))
-    from nashgp.recipes import Config, build
-
     start = build(x, 1, Config(num_layers=1, num_inducing=12))
     validation = train.Validation(make_data(held_x, held_y), patience=3, num_samples=5)
     outcome = train.run(
@@ -98,30 +97,55 @@ def test_early_stopping_hands_back_the_best_state_on_held_out_rows():
     np.testing.assert_allclose(np.mean(rows_), history.validation[best], rtol=1e-9)
 
 
-@dataclasses.dataclass(frozen=True)
-class Interrupting(DSVI):
-    """Presses Ctrl-C when the third chunk is about to run."""
-
-
 def test_ctrl_c_returns_what_is_done(monkeypatch):
-    calls = []
-    advance = train._advance
+    """Pressed in the middle of a chunk: every step that ended is kept, none is repeated."""
+    advance, calls = train._advance, []
 
     def pressed(*args):
-        if len(calls) == 2:
+        if len(calls) == 3:
             raise KeyboardInterrupt
         calls.append(1)
         return advance(*args)
 
     monkeypatch.setattr(train, "_advance", pressed)
-    outcome = train.run(
-        jr.key(0), DSVI(), tiny_fitted(), tiny_data(), num_steps=50, chunk=10, progress=True
+    monkeypatch.setattr(
+        train._Pace, "cut", lambda self, begin, end: ((s, s + 1) for s in range(begin, end))
     )
+    outcome = train.run(jr.key(0), DSVI(), tiny_fitted(), tiny_data(), num_steps=50, progress=True)
     monkeypatch.undo()
-    assert outcome.history.interrupted and len(outcome.history.objective) == 20
-    whole = train.run(jr.key(0), DSVI(), tiny_fitted(), tiny_data(), num_steps=20, chunk=10)
+    assert outcome.history.interrupted and outcome.history.best_step == 3
+    whole = train.run(jr.key(0), DSVI(), tiny_fitted(), tiny_data(), num_steps=3)
+    np.testing.assert_array_equal(outcome.history.objective, whole.history.objective)
     for a, b in zip(leaves(outcome.fitted), leaves(whole.fitted), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+SCRIPT = """
+import jax.random as jr, numpy as np
+from nashgp import recipes, train
+from nashgp.batch import make_data
+from nashgp.engines import DSVI
+
+x = np.random.default_rng(0).normal(size=(300, 4))
+start = recipes.build(x, 1, recipes.Config(num_inducing=64))
+outcome = train.run(jr.key(0), DSVI(), start, make_data(x, x[:, :1]), num_steps=10**7, progress=True)
+print("kept", len(outcome.history.objective), outcome.history.interrupted)
+"""
+
+
+def test_a_real_ctrl_c_in_a_real_process():
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    shown = ""
+    while "objective/row" not in shown:  # the bar moves: steps are being done
+        shown += process.stderr.read(1)
+        assert process.poll() is None, shown
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    kept, interrupted = out.split()[1:]
+    assert int(kept) > 0 and interrupted == "True"
 
 
 def test_ctrl_c_before_the_first_chunk_returns_the_start(monkeypatch):
@@ -141,9 +165,7 @@ def test_a_step_that_leaves_the_numbers_raises_and_names_the_step():
         train.run(jr.key(0), DSVI(), tiny_fitted(), data, num_steps=5)
 
 
-def test_a_broken_covariance_is_named_with_its_layer():
-    import equinox as eqx
-
+def test_a_broken_covariance_is_named_with_its_layer(x64):
     fitted = tiny_fitted()
     broken = eqx.tree_at(
         lambda f: f.model.layers[1].z, fitted, fitted.model.layers[1].z.at[0, 0].set(np.nan)

@@ -10,11 +10,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jax.typing import ArrayLike
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from nashgp.linalg import safe_sqrt
-from nashgp.shapes import Key, Scalar
+from nashgp.shapes import Key, Numbers, Scalar
 from nashgp.transforms import positive, unconstrained
 
 
@@ -78,8 +78,8 @@ class AbstractStationary(AbstractKernel):
 
     def __init__(
         self,
-        lengthscale: ArrayLike = 1.0,
-        variance: ArrayLike = 1.0,
+        lengthscale: Numbers = 1.0,
+        variance: Numbers = 1.0,
         *,
         columns: tuple[int, ...] | None = None,
     ):
@@ -127,8 +127,10 @@ class AbstractStationary(AbstractKernel):
         return jnp.sqrt(2.0 * self.variance / num) * jnp.cos(scaled @ frequency.T + turn)
 
 
-def _student_frequencies(key: Key, shape: tuple[int, int], order: float, dtype) -> Float[Array, "F D"]:
-    """Frequencies of the Matérn kernel of smoothness `order`: multivariate t with `2 order` degrees."""
+def _student_frequencies(
+    key: Key, shape: tuple[int, int], order: float, dtype: DTypeLike
+) -> Float[Array, "F D"]:
+    """Frequencies of the Matérn kernel of an order: multivariate t with twice as many degrees."""
     normal, gamma = jr.split(key)
     mixing = jr.gamma(gamma, order, (shape[0], 1), dtype) / order
     return jr.normal(normal, shape, dtype) / jnp.sqrt(mixing)
@@ -183,9 +185,9 @@ class RationalQuadratic(AbstractStationary):
 
     def __init__(
         self,
-        lengthscale: ArrayLike = 1.0,
-        variance: ArrayLike = 1.0,
-        alpha: ArrayLike = 1.0,
+        lengthscale: Numbers = 1.0,
+        variance: Numbers = 1.0,
+        alpha: Numbers = 1.0,
         *,
         columns: tuple[int, ...] | None = None,
     ):
@@ -217,9 +219,9 @@ class Periodic(AbstractStationary):
 
     def __init__(
         self,
-        lengthscale: ArrayLike = 1.0,
-        variance: ArrayLike = 1.0,
-        period: ArrayLike = 1.0,
+        lengthscale: Numbers = 1.0,
+        variance: Numbers = 1.0,
+        period: Numbers = 1.0,
         *,
         columns: tuple[int, ...] | None = None,
     ):
@@ -250,7 +252,7 @@ class Linear(AbstractKernel):
     raw_variance: Float[Array, "*D"]
     columns: tuple[int, ...] | None = eqx.field(static=True)
 
-    def __init__(self, variance: ArrayLike = 1.0, *, columns: tuple[int, ...] | None = None):
+    def __init__(self, variance: Numbers = 1.0, *, columns: tuple[int, ...] | None = None):
         self.raw_variance = unconstrained(variance)
         self.columns = columns
 
@@ -284,7 +286,7 @@ class Constant(AbstractKernel):
 
     raw_variance: Scalar
 
-    def __init__(self, variance: ArrayLike = 1.0):
+    def __init__(self, variance: Numbers = 1.0):
         self.raw_variance = unconstrained(variance)
 
     @property

@@ -90,7 +90,7 @@ class SparseGPLayer(eqx.Module):
         conditional = jnp.broadcast_to(features.residual[:, None], mean.shape)
         if inducing.root is None:
             return Moments(mean, conditional, None)
-        spread = jnp.sum(jnp.einsum("nm,pmk->pnk", features.a, jnp.tril(inducing.root)) ** 2, axis=2)
+        spread = jnp.sum(jnp.einsum("nm,pmk->pnk", features.a, inducing.root) ** 2, axis=2)
         return Moments(mean, conditional, spread.T)
 
     def unwhiten(self, v: Float[Array, "M P"]) -> Float[Array, "M P"]:

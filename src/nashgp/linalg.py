@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from nashgp.errors import NotPositiveDefiniteError
@@ -31,8 +32,12 @@ def factorise(a: Float[Array, "M M"], jitter: float | None = None) -> Factor:
     triangular solve with as many right-hand sides as there are rows of data.
     """
     relative = JITTER[a.dtype.itemsize] if jitter is None else jitter
-    amount = jax.lax.stop_gradient(relative * jnp.trace(a) / len(a))
-    return Factor(*_factorise(a, amount))
+    return Factor(*_factorise(a, relative * jnp.trace(a) / len(a)))
+
+
+def _growth(tries: Int[Array, ""], dtype: DTypeLike) -> Scalar:
+    """How much larger the jitter is after some failures."""
+    return jnp.power(10, tries).astype(dtype)
 
 
 @jax.custom_jvp
@@ -42,8 +47,7 @@ def _factorise(
     eye = jnp.eye(len(a), dtype=a.dtype)
 
     def attempt(tries: Int[Array, ""]) -> Float[Array, "M M"]:
-        extra = amount * jnp.power(10, tries).astype(a.dtype)
-        return jnp.linalg.cholesky(a + extra * eye)
+        return jnp.linalg.cholesky(a + amount * _growth(tries, a.dtype) * eye)
 
     def failed(carry: tuple[Float[Array, "M M"], Int[Array, ""]]) -> Array:
         chol, tries = carry
@@ -62,13 +66,14 @@ def _factorise(
 
 @_factorise.defjvp
 def _factorise_jvp(primals, tangents):  # pyright: ignore[reportUnknownParameterType]
-    """`dC = C Φ(C⁻¹ dA C⁻ᵀ)` and `dC⁻¹ = -Φ(C⁻¹ dA C⁻ᵀ) C⁻¹`; Φ keeps the lower triangle, half the diagonal.
+    """`dC = C Φ` and `dC⁻¹ = -Φ C⁻¹`, where Φ = C⁻¹ dA C⁻ᵀ without its upper half.
 
     Written once for the factor that succeeded, so the ladder needs no derivative of its own, and
     with matmuls only.
     """
     chol, inverse, tries = _factorise(*primals)
-    inner = inverse @ tangents[0] @ inverse.T
+    jitter = tangents[1] * _growth(tries - 1, chol.dtype) * jnp.eye(len(chol), dtype=chol.dtype)
+    inner = inverse @ (tangents[0] + jitter) @ inverse.T
     phi = jnp.tril(inner) - 0.5 * jnp.diag(jnp.diag(inner))
     zero = jnp.zeros(tries.shape, dtype=jax.dtypes.float0)
     return (chol, inverse, tries), (chol @ phi, -phi @ inverse, zero)

@@ -24,16 +24,20 @@ class Mixture(eqx.Module):
     def moments(self) -> tuple[Float[Array, "N R"], Float[Array, "N R"]]:
         """Mean and variance of the targets (class probabilities for classes).
 
-            E y = mean_s m_s        Var y = mean_s v_s + mean_s (m_s - E y)²
+        E y = mean_s m_s        Var y = mean_s v_s + mean_s (m_s - E y)²
         """
         means, variances = jax.vmap(self.likelihood.moments)(self.mean, self.variance)
         mean = jnp.mean(means, axis=0)
         within = jnp.mean(variances, axis=0)
         return mean, within + jnp.mean((means - mean[None]) ** 2, axis=0)
 
-    def log_density(self, y: Float[Array, "N Q"], weight: Float[Array, "N Q"]) -> Float[Array, " N"]:
+    def log_density(
+        self, y: Float[Array, "N Q"], weight: Float[Array, "N Q"]
+    ) -> Float[Array, " N"]:
         """`log 1/S Σ_s Π_q p_s(y_nq)` of each row; targets with weight 0 are left out."""
-        terms = jax.vmap(lambda m, v: self.likelihood.log_predictive(m, v, y))(self.mean, self.variance)
+        terms = jax.vmap(lambda m, v: self.likelihood.log_predictive(m, v, y))(
+            self.mean, self.variance
+        )
         joint = jnp.sum(jnp.where(weight[None] > 0.0, terms, 0.0), axis=2)
         return logsumexp(joint, axis=0) - jnp.log(1.0 * joint.shape[0]).astype(joint.dtype)
 

@@ -12,7 +12,7 @@ from nashgp.linalg import safe_sqrt
 from nashgp.priors import AbstractPrior, GPPrior
 from nashgp.shapes import Key
 
-Noise = tuple[Float[Array, "S R P"], ...]
+Noise = tuple[Float[Array, "S R _P"], ...]
 """Standard normal noise of the hidden layers, one array per hidden layer; R is N or 1."""
 
 

@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 from nashgp.layers import SparseGPLayer
 from nashgp.model import DeepGP
 from nashgp.posteriors import Fitted
+from nashgp.priors import Values
 from nashgp.shapes import Key
 
 NUM_FEATURES = 1024
@@ -40,7 +41,7 @@ class FunctionDraws(eqx.Module):
 
     paths: tuple[LayerPath, ...]
 
-    def hidden(self, x: Float[Array, "N D"]) -> tuple[Float[Array, "S N P"], ...]:
+    def hidden(self, x: Float[Array, "N D"]) -> tuple[Float[Array, "S N _P"], ...]:
         """The output of every layer, the last included."""
 
         def one(paths: tuple[LayerPath, ...]) -> tuple[Array, ...]:
@@ -64,14 +65,14 @@ def draw_functions(
     draw, rest = jr.split(key)
     values = fitted.posterior.sample(draw, fitted.model, num)
 
-    def one(key: Key, values: tuple[Float[Array, "M P"], ...]) -> tuple[LayerPath, ...]:
+    def one(key: Key, values: Values) -> tuple[LayerPath, ...]:
         return _draw_layers(key, fitted.model, values, num_features)
 
     return FunctionDraws(eqx.filter_vmap(one)(jr.split(rest, num), values))
 
 
 def _draw_layers(
-    key: Key, model: DeepGP, values: tuple[Float[Array, "M P"], ...], num_features: int
+    key: Key, model: DeepGP, values: Values, num_features: int
 ) -> tuple[LayerPath, ...]:
     keys = jr.split(key, len(model.layers))
     paths = []
@@ -90,4 +91,3 @@ evaluate = eqx.filter_jit(lambda draws, x: draws(x))
 """Compiled evaluation of function draws."""
 
 __all__ = ["FunctionDraws", "LayerPath", "draw_functions", "evaluate"]
-

@@ -11,8 +11,8 @@ from nashgp.layers import SparseGPLayer
 from nashgp.shapes import Key, Scalar
 
 Layers = tuple[SparseGPLayer, ...]
-Values = tuple[Float[Array, "M P"], ...]
-"""Whitened inducing values of every layer: one draw. Stacks of draws are made by vmap."""
+Values = tuple[Float[Array, "... _M _P"], ...]
+"""Whitened inducing values of every layer: one joint draw, or draws stacked along a first axis."""
 
 
 class AbstractPrior(eqx.Module):

@@ -54,13 +54,13 @@ class Config:
 def inducing_inputs(
     x: Float[np.ndarray, "N D"], num: int, *, seed: int
 ) -> Float[np.ndarray, "M D"]:
-    """Centres of k-means clusters, or the distinct rows themselves when there are no more than `num`."""
+    """Centres of k-means clusters, or the distinct rows when there are no more than `num`."""
     distinct = np.unique(x, axis=0)
     if len(distinct) <= num:
         return distinct
     random = np.random.default_rng(seed)
     rows = x if len(x) <= KMEANS_ROWS else x[random.choice(len(x), KMEANS_ROWS, replace=False)]
-    found = KMeans(min(num, len(rows)), n_init=1, max_iter=50, random_state=seed).fit(rows)
+    found = KMeans(min(num, len(rows)), n_init="auto", max_iter=50, random_state=seed).fit(rows)
     return np.asarray(found.cluster_centers_)
 
 

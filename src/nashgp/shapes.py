@@ -8,8 +8,13 @@
 | `L`    | layers                        | `C`    | classes                      |
 """
 
+from collections.abc import Sequence
+
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
 Key = PRNGKeyArray
 Scalar = Float[Array, ""]
 Number = float | int | Scalar
+Numbers = ArrayLike | Sequence[float]
+"""What a constructor takes for one number or one per column."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from collections.abc import Iterator
 from typing import NamedTuple, NoReturn
 
 import equinox as eqx
@@ -109,31 +110,32 @@ def run(
     """
     start, steps, final, score = jr.split(key, 4)
     state = eqx.filter_jit(engine.init)(start, fitted)
-    log = _Log(len(data), num_steps, progress)
-    best = _Best(state)
+    log, pace, best = _Log(len(data), num_steps, progress), _Pace(), _Best(state)
     try:
         for begin in range(0, num_steps, chunk):
             end = min(begin + chunk, num_steps)
-            span = (jnp.asarray(begin), jnp.asarray(end))
-            after, info = _advance(engine, steps, state, data, span, batch_size, chunk)
-            info = jax.tree.map(lambda leaf, n=end - begin: np.asarray(leaf[:n]), info)
-            if not np.all(np.isfinite(info.objective)):
-                _explain(info, begin, _result(engine, final, state, data))
-            state = after
+            for span in pace.cut(begin, end):
+                traced = (jnp.asarray(span[0]), jnp.asarray(span[1]))
+                after, info = _advance(engine, steps, state, data, traced, batch_size, chunk)
+                info = jax.tree.map(lambda leaf, n=span[1] - span[0]: np.asarray(leaf[:n]), info)
+                if not np.all(np.isfinite(info.objective)):
+                    _explain(info, span[0], _result(engine, final, state, data))
+                state = after
+                log.steps(info)
             held_out = np.nan
             if validation is not None:
-                current = _result(engine, final, state, data)
-                held_out = _held_out(score, current, validation)
-            best.offer(state, end, held_out)
-            log.chunk(info, end, held_out)
+                held_out = _held_out(score, _result(engine, final, state, data), validation)
+                best.offer(state, end, held_out)
+            log.mark(end, held_out)
             if validation is not None and best.age >= validation.patience:
                 break
     except KeyboardInterrupt:
         log.interrupted = True
     finally:
         log.close()
-    chosen = best.state if validation is not None else state
-    return Outcome(_result(engine, final, chosen, data), log.history(best.step), state)
+    if best.step == 0:  # no held-out rows, or interrupted before they were first scored
+        best.state, best.step = state, log.done
+    return Outcome(_result(engine, final, best.state, data), log.history(best.step), state)
 
 
 def _held_out(key: Key, fitted: Fitted, validation: Validation) -> float:
@@ -162,6 +164,25 @@ def _explain(info: Info, begin: int, before: Fitted) -> NoReturn:
     )
 
 
+class _Pace:
+    """Cuts a stretch of steps into compiled calls of about a second.
+
+    `Ctrl-C` and the progress bar are served between calls. Where the cuts fall changes no number.
+    """
+
+    def __init__(self, seconds: float = 1.0):
+        self.seconds, self.stride = seconds, 1
+
+    def cut(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
+        while begin < end:
+            stop = min(begin + self.stride, end)
+            started = time.perf_counter()
+            yield begin, stop
+            rate = (stop - begin) / (time.perf_counter() - started)
+            self.stride = max(1, int(rate * self.seconds))
+            begin = stop
+
+
 class _Best:
     """The state with the best held-out score, and how many chunks ago it was met."""
 
@@ -170,7 +191,7 @@ class _Best:
 
     def offer(self, state: State, step: int, score: float) -> None:
         self.age += 1
-        if np.isnan(score) or score > self.score:
+        if score > self.score:
             self.state, self.step, self.score, self.age = state, step, score, 0
 
 
@@ -178,20 +199,24 @@ class _Log:
     """Collects the history and shows the progress bar."""
 
     def __init__(self, num_rows: int, num_steps: int, progress: bool):
-        self.num_rows, self.interrupted = num_rows, False
+        self.num_rows, self.done, self.interrupted = num_rows, 0, False
         self.infos: list[Info] = []
         self.marks: list[tuple[int, float, float]] = []
+        self.shown: dict[str, str] = {}
         self.began = time.perf_counter()
         self.bar = tqdm(total=num_steps, disable=not progress, unit="step")
 
-    def chunk(self, info: Info, step: int, held_out: float) -> None:
+    def steps(self, info: Info) -> None:
         self.infos.append(info)
-        self.marks.append((step, time.perf_counter() - self.began, held_out))
+        self.done += len(info.objective)
+        self.shown["objective/row"] = f"{np.mean(info.objective) / self.num_rows:.3f}"
+        self.bar.set_postfix(self.shown, refresh=False)
         self.bar.update(len(info.objective))
-        shown = {"objective/row": f"{np.mean(info.objective) / self.num_rows:.3f}"}
+
+    def mark(self, step: int, held_out: float) -> None:
+        self.marks.append((step, time.perf_counter() - self.began, held_out))
         if not np.isnan(held_out):
-            shown["held-out"] = f"{held_out:.3f}"
-        self.bar.set_postfix(shown, refresh=False)
+            self.shown["held-out"] = f"{held_out:.3f}"
 
     def close(self) -> None:
         self.bar.close()

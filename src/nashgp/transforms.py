@@ -6,10 +6,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike, DTypeLike
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PyTree
 
 from nashgp.errors import InputError
+from nashgp.shapes import Numbers
 
 T = TypeVar("T")
 
@@ -21,7 +22,7 @@ def positive(raw: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     return jax.nn.softplus(raw) + FLOOR
 
 
-def unconstrained(value: ArrayLike) -> Float[Array, "..."]:
+def unconstrained(value: Numbers) -> Float[Array, "..."]:
     """Invert `positive`: `x + log(1 - exp(-x))` with `x = value - FLOOR`."""
     host = np.asarray(value, dtype=np.float64) - FLOOR
     if not np.all(host > 0.0) or not np.all(np.isfinite(host)):
@@ -53,4 +54,6 @@ def trainable(tree: PyTree) -> PyTree[bool]:
 
 def cast(tree: T, dtype: DTypeLike) -> T:
     """Give every floating-point array of a pytree the same precision."""
-    return jax.tree.map(lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf, tree)
+    return jax.tree.map(
+        lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf, tree
+    )

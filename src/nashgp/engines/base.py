@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple, Protocol
 
 import equinox as eqx
+import jax
 import optax
 from jaxtyping import PyTree
 
@@ -48,5 +49,6 @@ def ascend(
 ) -> tuple[PyTree, optax.OptState]:
     """One optimiser step *up* the gradient of the trainable part of a pytree."""
     down = optax.tree.scale(-1.0, gradient)
-    updates, opt_state = optimiser.update(down, opt_state, params)
+    with jax.numpy_dtype_promotion("standard"):  # optax raises floats to an integer step count
+        updates, opt_state = optimiser.update(down, opt_state, params)
     return eqx.apply_updates(params, updates), opt_state

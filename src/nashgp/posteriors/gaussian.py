@@ -14,44 +14,47 @@ from nashgp.priors import GPPrior, Values
 from nashgp.shapes import Key, Scalar
 
 
+Mean = Float[Array, "M P"]
+Root = Float[Array, "P M M"]
+
+
 class GaussianPosterior(AbstractPosterior):
     """`q(v) = Π_l Π_p N(v_lp | μ_lp, R_lp R_lpᵀ)`, with R lower triangular."""
 
-    means: tuple[Float[Array, "M P"], ...]
-    roots: tuple[Float[Array, "P M M"], ...]
+    means: tuple[Float[Array, "_M _P"], ...]
+    roots: tuple[Float[Array, "_P _M _M"], ...]
 
     def gaussians(self) -> tuple[Inducing, ...]:
-        return tuple(Inducing(m, jnp.tril(r)) for m, r in zip(self.means, self.roots, strict=True))
+        return tuple(map(Inducing, *self._parts()))
 
     def sample_and_kl(self, key: Key, model: DeepGP, num: int) -> tuple[Values, Scalar]:
         """Draws `μ + R ε`; the KL is exact against the GP prior, else unbiased from the draws."""
         keys = jr.split(key, len(self.means))
-        values = tuple(
-            _draw(k, layer, num) for k, layer in zip(keys, self.gaussians(), strict=True)
-        )
+        values = tuple(_draw(k, m, r, num) for k, m, r in zip(keys, *self._parts(), strict=True))
         return values, self.kl(model, values)
 
     def kl(self, model: DeepGP, values: Values) -> Scalar:
-        """`KL(q ‖ p)`: closed form for the GP prior, `mean (log q - log p)` over draws otherwise."""
+        """`KL(q ‖ p)`: closed form for the GP prior, else the mean of `log q - log p` over draws."""
         if isinstance(model.prior, GPPrior):
             zero = jnp.zeros((), dtype=self.means[0].dtype)
-            return sum((gaussian_kl(m, r) for m, r in self.gaussians()), start=zero)
+            return sum(map(gaussian_kl, *self._parts()), start=zero)
         log_p = jax.vmap(lambda v: model.prior.log_density(model.layers, v))(values)
         return jnp.mean(jax.vmap(self.log_density)(values) - log_p)
 
     def log_density(self, values: Values) -> Scalar:
         """`log q(v)` of one joint draw."""
-        terms = [_log_density(v, g) for v, g in zip(values, self.gaussians(), strict=True)]
-        return jnp.sum(jnp.stack(terms))
+        return jnp.sum(jnp.stack(list(map(_log_density, values, *self._parts()))))
+
+    def _parts(self) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        return self.means, tuple(map(jnp.tril, self.roots))
 
 
-def _draw(key: Key, gaussian: Inducing, num: int) -> Float[Array, "S M P"]:
-    eps = jr.normal(key, (num, *gaussian.value.shape), gaussian.value.dtype)
-    return gaussian.value[None] + jnp.einsum("pmk,skp->smp", gaussian.root, eps)
+def _draw(key: Key, mean: Mean, root: Root, num: int) -> Float[Array, "S M P"]:
+    eps = jr.normal(key, (num, *mean.shape), mean.dtype)
+    return mean[None] + jnp.einsum("pmk,skp->smp", root, eps)
 
 
-def _log_density(value: Float[Array, "M P"], gaussian: Inducing) -> Scalar:
-    mean, root = gaussian
+def _log_density(value: Mean, mean: Mean, root: Root) -> Scalar:
     white = jax.vmap(lambda r, d: solve_triangular(r, d, lower=True))(root, (value - mean).T)
     log_det = jnp.sum(jnp.log(jnp.abs(jnp.diagonal(root, axis1=1, axis2=2))))
     return -0.5 * jnp.sum(white**2 + jnp.log(2.0 * jnp.pi)) - log_det

@@ -1,0 +1,29 @@
+"""What the documentation says is true: its code runs, its reference is complete."""
+
+import pathlib
+import pkgutil
+import re
+
+import numpy as np
+import pytest
+
+import nashgp
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tour.md"])
+def test_code_on_the_page_runs(page):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.S)
+    assert blocks
+    names: dict = {}
+    for block in blocks:
+        exec(compile(block, page, "exec"), names)
+    error = np.sqrt(np.mean((names["mean"] - np.sign(names["x"])) ** 2))
+    assert error < 0.35  # a straight line through the step is off by 0.5
+    assert 0.005 < np.median(names["variance"]) < 0.1  # the noise has variance 0.01
+
+
+def test_every_module_is_in_the_reference():
+    listed = set(re.findall(r"^::: nashgp\.(\w+)", (ROOT / "docs/reference.md").read_text(), re.M))
+    assert listed == {module.name for module in pkgutil.iter_modules(nashgp.__path__)}

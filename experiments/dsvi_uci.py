@@ -127,26 +127,31 @@ def pin(cores: "multiprocessing.Queue[int]") -> None:
         os.sched_setaffinity(0, {cores.get()})
 
 
+COLUMNS = {  # heading -> key of a score
+    "MLL": "mll",
+    "MLL mm": "mll_moment_matched",
+    "RMSE": "rmse",
+    "CRPS": "crps",
+    "cov 50": "coverage50",
+    "cov 90": "coverage90",
+    "cal": "calibration_error",
+    "obj/row": "objective_per_row",
+    "seconds": "seconds",
+}
+
+
 def table(cells: list[Cell]) -> str:
-    """Means and standard errors over splits; failures are counted, never dropped silently."""
-    lines = [f"{'set':10} {'n':>2} {'failed':>6} {'MLL':>16} {'MLL mm':>8} {'RMSE':>16} {'CRPS':>6} "
-             f"{'cov50':>6} {'cov90':>6} {'cal':>6} {'obj/row':>8} {'sec':>6}"]  # fmt: skip
+    """Mean ± standard error over splits; failures are counted, never dropped silently."""
+    lines = [f"{'set':10} done failed" + "".join(f"{head:>17}" for head in COLUMNS)]
     for name, group in itertools.groupby(cells, key=lambda cell: cell.set):
         records = [json.loads(cell.path.read_text()) for cell in group if cell.path.exists()]
         done = [record["scores"] for record in records if "scores" in record]
-        if not done:
-            continue
-        column = {key: np.array([scores[key] for scores in done]) for key in done[0]}
-        error = {key: values.std(ddof=1) / len(done) ** 0.5 if len(done) > 1 else np.nan
-                 for key, values in column.items()}  # fmt: skip
-        mean = {key: values.mean() for key, values in column.items()}
-        lines.append(
-            f"{name:10} {len(done):2d} {len(records) - len(done):6d} "
-            f"{mean['mll']:8.3f} ±{error['mll']:6.3f} {mean['mll_moment_matched']:8.3f} "
-            f"{mean['rmse']:8.3f} ±{error['rmse']:6.3f} {mean['crps']:6.3f} {mean['coverage50']:6.2f} "
-            f"{mean['coverage90']:6.2f} {mean['calibration_error']:6.3f} "
-            f"{mean['objective_per_row']:8.3f} {mean['seconds']:6.0f}"
-        )
+        line = f"{name:10} {len(done):4d} {len(records) - len(done):6d}"
+        for key in COLUMNS.values() if done else ():
+            values = np.array([scores[key] for scores in done])
+            error = values.std(ddof=1) / len(done) ** 0.5 if len(done) > 1 else np.nan
+            line += f"{values.mean():9.3f} ± {error:5.3f}"
+        lines.append(line)
     return "\n".join(lines)
 
 

@@ -128,7 +128,8 @@ from nashgp.engines import DSVI
 
 x = np.random.default_rng(0).normal(size=(300, 4))
 start = recipes.build(x, 1, recipes.Config(num_inducing=64))
-outcome = train.run(jr.key(0), DSVI(), start, make_data(x, x[:, :1]), num_steps=10**7, progress=True)
+data = make_data(x, x[:, :1])
+outcome = train.run(jr.key(0), DSVI(), start, data, num_steps=10**7, progress=True)
 print("kept", len(outcome.history.objective), outcome.history.interrupted)
 """
 

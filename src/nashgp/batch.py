@@ -58,11 +58,15 @@ def make_data(
     """Put rows on the device in one precision; NaN targets become missing ones."""
     if len(x) == 0:
         raise InputError("x has no rows; pass at least one.")
-    if not np.all(np.isfinite(x)):
+    if len(y) != len(x):
+        raise InputError(f"y has {len(y)} rows and x has {len(x)}; pass one target row per input.")
+    if not np.all(np.isfinite(np.asarray(x, dtype))):
         raise InputError("x holds NaN or infinity; drop or impute those rows first.")
     if np.any(np.isinf(y)):
         raise InputError("y holds infinity; use NaN for a missing target.")
     rows = np.ones(len(x)) if weight is None else weight
+    if not np.all(np.isfinite(rows)) or np.any(rows < 0.0):
+        raise InputError("weight must hold finite numbers that are not negative.")
     observed = np.isfinite(y)
     with scope(dtype):
         return Data(

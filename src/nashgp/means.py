@@ -72,5 +72,5 @@ def skip(inputs: Float[np.ndarray, "N Din"], num_outputs: int) -> AbstractMean:
     if num_outputs > width:
         weight = np.eye(width, num_outputs)
     else:
-        weight = np.linalg.svd(inputs, full_matrices=False)[2][:num_outputs].T
+        weight = np.linalg.svd(inputs, full_matrices=len(inputs) < width)[2][:num_outputs].T
     return Projection(Frozen(jnp.asarray(weight, dtype=float)))

@@ -1,5 +1,7 @@
 """The predictive distribution: an equal-weight mixture over posterior draws."""
 
+from collections.abc import Callable
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,7 +10,7 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
 from nashgp.likelihoods import AbstractLikelihood
-from nashgp.shapes import Key
+from nashgp.shapes import Key, Scalar
 
 
 class Mixture(eqx.Module):
@@ -47,29 +49,40 @@ class Mixture(eqx.Module):
         return jnp.mean(parts, axis=0)
 
     def quantile(self, q: Float[Array, " T"]) -> Float[Array, "N Q T"]:
-        """The smallest y with `P(Y ≤ y) ≥ q`, by bisection on the mixture's own cdf.
+        """The smallest y with `P(Y ≤ y) ≥ q`, by bisection on the mixture's own cdf."""
 
-        Cantelli's inequality brackets every quantile of a distribution with finite variance:
-        `μ - σ √((1-q)/q) ≤ y_q ≤ μ + σ √(q/(1-q))`.
-        """
-        mean, variance = self.moments()
-        sd = jnp.sqrt(variance)
-        num_steps = 80 if mean.dtype.itemsize == 8 else 48  # a tenth of an ulp of any bracket
+        def one(level: Scalar) -> Float[Array, "N Q"]:
+            low, high, place = self._bracket(level)
 
-        def one(level: Array) -> Float[Array, "N Q"]:
-            low = mean - sd * jnp.sqrt((1.0 - level) / level) * 1.001 - 1.0
-            high = mean + sd * jnp.sqrt(level / (1.0 - level)) * 1.001 + 1.0
-
-            def halve(_: int, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
+            def halve(_: Array, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
                 low, high = bracket
                 middle = 0.5 * (low + high)
-                enough = self.cdf(middle) >= level
+                enough = self.cdf(place(middle)) >= level
                 return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
 
-            return jax.lax.fori_loop(0, num_steps, halve, (low, high))[1]
+            # Enough halvings to reach the rounding of any bracket.
+            num_steps = 80 if low.dtype.itemsize == 8 else 48
+            return place(jax.lax.fori_loop(0, num_steps, halve, (low, high))[1])
 
         found = jnp.moveaxis(jax.lax.map(one, q), 0, -1)
         return jnp.floor(found) if self.likelihood.is_discrete else found
+
+    def _bracket(self, level: Scalar) -> tuple[Array, Array, Callable[[Array], Array]]:
+        """Two ends around a quantile, and the map from them to targets.
+
+        Cantelli: `μ - σ √((1-q)/q) ≤ y_q ≤ μ + σ √(q/(1-q))` whenever the variance is finite.
+        Whole numbers from 0: `y_q ≤ μ / (1-q)` by Markov, searched on the scale of `log(1 + y)`,
+        because the variance of a rate known to a power of ten says nothing of its quantiles.
+        """
+        mean, variance = self.moments()
+        if self.likelihood.is_discrete:
+            largest = jnp.finfo(mean.dtype).max
+            high = jnp.log1p(jnp.minimum(1.001 * mean / (1.0 - level) + 1.0, largest))
+            return jnp.full_like(mean, -0.7), high, jnp.expm1
+        sd = jnp.sqrt(variance)
+        low = mean - 1.001 * sd * jnp.sqrt((1.0 - level) / level)
+        high = mean + 1.001 * sd * jnp.sqrt(level / (1.0 - level))
+        return low, high, lambda y: y
 
     def sample(self, key: Key, num: int) -> Float[Array, "{num} N Q"]:
         """Draws of the targets; rows are drawn independently of one another."""

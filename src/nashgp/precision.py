@@ -23,9 +23,10 @@ def scope(dtype: DTypeLike) -> Iterator[None]:
 
 
 def dtype_of(tree: PyTree) -> jnp.dtype:
-    """The widest floating-point type among the arrays of a pytree."""
-    leaves = [leaf.dtype for leaf in jax.tree.leaves(tree) if eqx.is_inexact_array(leaf)]
-    return max(leaves, key=lambda dtype: dtype.itemsize)
+    """The widest floating-point type among the device arrays of a pytree."""
+    arrays = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)]
+    floats = [leaf.dtype for leaf in arrays if eqx.is_inexact_array(leaf)]
+    return max(floats, key=lambda dtype: dtype.itemsize)
 
 
 def scoped(function: Callable[A, R]) -> Callable[A, R]:

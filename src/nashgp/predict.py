@@ -10,6 +10,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, PyTree, Shaped
 
+from nashgp.errors import InputError
 from nashgp.mixtures import Mixture
 from nashgp.posteriors import Fitted
 from nashgp.precision import dtype_of, scoped
@@ -60,6 +61,8 @@ def summarise(
     dtype = dtype_of(fitted)
     rows = tuple(np.asarray(array, dtype) for array in (x, *others))
     total = len(rows[0])
+    if total == 0:
+        raise InputError("x has no rows; pass at least one.")
     size = min(chunk_size, max(16, 1 << (total - 1).bit_length()))
     parts = []
     for start in range(0, total, size):

@@ -60,7 +60,8 @@ def inducing_inputs(
         return distinct
     random = np.random.default_rng(seed)
     rows = x if len(x) <= KMEANS_ROWS else x[random.choice(len(x), KMEANS_ROWS, replace=False)]
-    found = KMeans(min(num, len(rows)), n_init="auto", max_iter=50, random_state=seed).fit(rows)
+    num = min(num, len(np.unique(rows, axis=0)))
+    found = KMeans(num, n_init="auto", max_iter=50, random_state=seed).fit(rows)
     return np.asarray(found.cluster_centers_)
 
 

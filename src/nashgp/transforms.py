@@ -47,9 +47,7 @@ def is_frozen(node: object) -> bool:
 
 def trainable(tree: PyTree) -> PyTree[bool]:
     """Mark what an optimiser may move: floating-point arrays outside `Frozen`."""
-    return jax.tree.map(
-        lambda node: not is_frozen(node) and eqx.is_inexact_array(node), tree, is_leaf=is_frozen
-    )
+    return jax.tree.map(eqx.is_inexact_array, tree, is_leaf=is_frozen)
 
 
 def cast(tree: T, dtype: DTypeLike) -> T:

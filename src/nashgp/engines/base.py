@@ -1,6 +1,6 @@
 """What an inference engine is: three functions and the batch in the signature."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -21,6 +21,7 @@ class Info(NamedTuple):
     objective: Scalar
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Improve a posterior and its model step by step.
 

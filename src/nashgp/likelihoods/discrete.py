@@ -1,5 +1,7 @@
 """Likelihoods of two classes and of counts: one function per target, concave log likelihoods."""
 
+import math
+
 import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
@@ -82,9 +84,10 @@ class Poisson(AbstractScalar):
     def power_term(self, mean: Latent, var: Latent, y: Targets, power: Number) -> Targets:
         power = jnp.asarray(power, mean.dtype)
         count, log_factorial = y[..., None], gammaln(y + 1.0)[..., None]
+        ceiling = math.log(jnp.finfo(mean.dtype).max) - 8.0  # leaves room to multiply
 
         def log_p(f: Array) -> Array:
-            return count * f - jnp.exp(f) - log_factorial
+            return count * f - jnp.exp(jnp.minimum(f, ceiling)) - log_factorial
 
         # The mode solves exp(f) = y + (m - f) / (a v), so it lies below both of these: Newton's
         # method comes down from there, and the second keeps it short of where exp(f) is huge.

@@ -13,7 +13,6 @@ from nashgp.posteriors.base import AbstractPosterior
 from nashgp.priors import GPPrior, Values
 from nashgp.shapes import Key, Scalar
 
-
 Mean = Float[Array, "M P"]
 Root = Float[Array, "P M M"]
 
@@ -34,8 +33,8 @@ class GaussianPosterior(AbstractPosterior):
         return values, self.kl(model, values)
 
     def kl(self, model: DeepGP, values: Values) -> Scalar:
-        """`KL(q ‖ p)`: closed form for the GP prior, else the mean of `log q - log p` over draws."""
-        if isinstance(model.prior, GPPrior):
+        """`KL(q ‖ p)`, exact for the GP prior, else the mean of `log q - log p` over draws."""
+        if type(model.prior) is GPPrior:
             zero = jnp.zeros((), dtype=self.means[0].dtype)
             return sum(map(gaussian_kl, *self._parts()), start=zero)
         log_p = jax.vmap(lambda v: model.prior.log_density(model.layers, v))(values)

@@ -22,7 +22,6 @@ def strict():
 
 def test_normal_rules_know_the_moments_of_a_normal():
     rules = [
-        quadrature.gauss_hermite(16, jnp.float64),
         quadrature.even_rule(32, jnp.float64),
         quadrature.wide_rule(32, jnp.float64),
     ]

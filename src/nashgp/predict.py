@@ -1,13 +1,13 @@
 """From a fitted model and inputs to a predictive mixture, in chunks of constant memory."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PyTree, Shaped
 
 from nashgp.errors import InputError
@@ -96,7 +96,7 @@ def cdf(mixture: Mixture, y: Float[Array, "N Q"]) -> Float[Array, "N Q"]:
     return mixture.cdf(y)
 
 
-def quantiles(q: Any, dtype: np.dtype) -> Callable[[Mixture], Float[Array, "N Q T"]]:
+def quantiles(q: Sequence[float], dtype: DTypeLike) -> Callable[[Mixture], Float[Array, "N Q T"]]:
     """A summary that gives the quantiles `q` of each target."""
     return eqx.Partial(_quantile, np.asarray(q, dtype))
 

@@ -30,12 +30,6 @@ Rule = tuple[Float[Array, " K"], Float[Array, " K"]]
 
 
 @functools.cache
-def _hermite(num: int) -> tuple[np.ndarray, np.ndarray]:
-    nodes, weights = np.polynomial.hermite.hermgauss(num)
-    return np.sqrt(2.0) * nodes, weights / np.sqrt(np.pi)
-
-
-@functools.cache
 def _sinh(num: int, radius: float, core: float) -> tuple[np.ndarray, np.ndarray]:
     angle = np.linspace(-1.0, 1.0, num) * np.arcsinh(radius / core)
     nodes = core * np.sinh(angle)
@@ -43,14 +37,8 @@ def _sinh(num: int, radius: float, core: float) -> tuple[np.ndarray, np.ndarray]
     return nodes, weights / weights.sum()
 
 
-def gauss_hermite(num: int, dtype: DTypeLike) -> Rule:
-    """Nodes and weights with `Σ w g(z) ≈ E g(z)`, `z ~ N(0, 1)`; exact up to degree `2 num - 1`."""
-    nodes, weights = _hermite(num)
-    return jnp.asarray(nodes, dtype), jnp.asarray(weights, dtype)
-
-
 def even_rule(num: int, dtype: DTypeLike) -> Rule:
-    """The same by evenly spaced nodes, better than Gauss-Hermite when `g` is sharp."""
+    """Nodes and weights with `Σ w g(z) ≈ E g(z)`, `z ~ N(0, 1)`: evenly spaced, for sharp `g`."""
     nodes, weights = _sinh(num, RADIUS, 1e3)
     return jnp.asarray(nodes, dtype), jnp.asarray(weights, dtype)
 

@@ -23,7 +23,7 @@ $(VENV)/.stamp: pyproject.toml constraints.txt
 	@touch $@
 
 test: $(VENV)  ## Run the tests, from nothing
-	$(BIN)/python -m pytest -n 2 --durations=30
+	$(BIN)/python -m pytest -n 2
 
 test-slow: $(VENV)  ## Run the long tests alone
 	$(BIN)/python -m pytest -n 2 -m slow

@@ -49,6 +49,15 @@ ENGINES = {
     "dsvi-drawn-power": DSVI(num_samples=2, power=1.0, draw_inducing=True),
 }
 
+# Compiling is most of the time of a test, so not every engine meets every likelihood: each engine
+# meets the Gaussian, and each likelihood the two engines that ask different things of it.
+PAIRS = [(engine, "gaussian") for engine in ENGINES] + [
+    (engine, name)
+    for name in LIKELIHOODS
+    if name != "gaussian"
+    for engine in ("dsvi", "dsvi-drawn-power")
+]
+
 
 def rows(num: int = 12, width: int = 2, seed: int = 0) -> np.ndarray:
     """Standard normal inputs."""

@@ -45,5 +45,5 @@ docs: $(VENV)  ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict
 
 clean:  ## Remove everything made here, the environment too
-	rm -rf .venv site build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv site build dist .pytest_cache .ruff_cache .import_linter_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

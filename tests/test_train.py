@@ -1,11 +1,13 @@
 """The loop: same steps however they are cut, honest stopping, nothing lost on Ctrl-C."""
 
+import dataclasses
 import signal
 import subprocess
 import sys
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
@@ -164,6 +166,22 @@ def test_a_step_that_leaves_the_numbers_raises_and_names_the_step():
     data = make_data(rows(12, 2), np.full((12, 2), 1e200))
     with pytest.raises(NumericalError, match=r"objective became -inf at step 1;.*learning rate"):
         train.run(jr.key(0), DSVI(), tiny_fitted(), data, num_steps=5)
+
+
+@dataclasses.dataclass(frozen=True)
+class Poisoned(DSVI):
+    """Reports a fine objective and leaves NaN behind at the seventh step."""
+
+    def step(self, key, state, batch):
+        after, info = super().step(key, state, batch)
+        seventh = state.opt_state[0].count == 6
+        params = jax.tree.map(lambda leaf: jnp.where(seventh, jnp.nan, leaf), after.params)
+        return after._replace(params=params), info
+
+
+def test_a_last_step_that_spoils_the_parameters_is_not_passed_on():
+    with pytest.raises(NumericalError, match="gradient became NaN at step 7"):
+        train.run(jr.key(0), Poisoned(), tiny_fitted(), tiny_data(), num_steps=7)
 
 
 def test_a_broken_covariance_is_named_with_its_layer(x64):

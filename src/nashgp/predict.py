@@ -69,7 +69,7 @@ def summarise(
         chunk = tuple(_pad(array[start : start + size], size) for array in rows)
         part = _summarise(key, fitted, chunk, summary, num_samples)
         keep = min(size, total - start)
-        parts.append(jax.tree.map(lambda leaf, keep=keep: np.asarray(leaf[:keep]), part))
+        parts.append(jax.tree.map(lambda leaf, keep=keep: np.asarray(leaf)[:keep], part))
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 from tqdm.auto import tqdm
 
 from nashgp import predict
@@ -118,8 +118,8 @@ def run(
                 traced = (jnp.asarray(span[0]), jnp.asarray(span[1]))
                 after, info = _advance(engine, steps, state, data, traced, batch_size, chunk)
                 info = jax.tree.map(lambda leaf, n=span[1] - span[0]: np.asarray(leaf[:n]), info)
-                if not np.all(np.isfinite(info.objective)):
-                    _explain(info, span[0], _result(engine, final, state, data))
+                if not _is_finite(info.objective, after):
+                    _explain(info, span, _result(engine, final, state, data))
                 state = after
                 log.steps(info)
             held_out = np.nan
@@ -153,13 +153,21 @@ def _held_out(key: Key, fitted: Fitted, validation: Validation) -> float:
     return float(np.mean(rows))
 
 
-def _explain(info: Info, begin: int, before: Fitted) -> NoReturn:
+def _is_finite(*trees: PyTree) -> bool:
+    """Whether every number is finite: an objective tells only of the step before it."""
+    floats = [leaf for leaf in jax.tree.leaves(trees) if eqx.is_inexact_array(leaf)]
+    return all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in floats)
+
+
+def _explain(info: Info, span: tuple[int, int], before: Fitted) -> NoReturn:
     """Raise for a step that left the finite numbers, naming the layer if its covariance did."""
-    first = int(np.flatnonzero(~np.isfinite(info.objective))[0])
+    bad = np.flatnonzero(~np.isfinite(info.objective))
+    what = f"the objective became {info.objective[bad[0]]}" if len(bad) else "a gradient became NaN"
+    step = span[0] + bad[0] + 1 if len(bad) else span[1]
     for number, layer in enumerate(before.model.layers, start=1):
         check_factor(layer.factor(), f"the covariance of the inducing inputs of layer {number}")
     raise NumericalError(
-        f"the objective became {info.objective[first]} at step {begin + first + 1}; "
+        f"{what} at step {step}; "
         "use a smaller learning rate, float64, or standardised inputs and targets."
     )
 

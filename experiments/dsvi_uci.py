@@ -22,6 +22,8 @@ from importlib.metadata import version
 
 import numpy as np
 
+from nashgp import datasets
+
 RESULTS = pathlib.Path(__file__).parent.parent / "results" / "dsvi_uci"
 
 
@@ -54,7 +56,7 @@ def run(cell: Cell) -> dict[str, float]:
     """Fit on the training rows of one split, score on its test rows in original units."""
     import jax.random as jr
 
-    from nashgp import datasets, recipes, train
+    from nashgp import recipes, train
     from nashgp.batch import make_data
     from nashgp.engines import DSVI
 
@@ -84,10 +86,9 @@ def evaluate(key, fitted, scaling, x, y, num_samples: int = 200) -> dict[str, fl
 
     inputs, targets = scaling.forward(x, y)
     unit = float(scaling.y_scale[0])
-    rows = {"num_samples": num_samples}
 
     def of(summary, *others):
-        return predict.summarise(summary, key, fitted, inputs, *others, **rows)
+        return predict.summarise(summary, key, fitted, inputs, *others, num_samples=num_samples)
 
     mean, variance = (part[:, 0] for part in of(predict.moments))
     parts, spreads = (part[:, :, 0].T for part in of(predict.components))
@@ -168,9 +169,11 @@ def main() -> None:
     options = vars(parser.parse_args())
     sets, splits, jobs = options.pop("sets"), options.pop("splits"), options.pop("jobs")
 
+    for name in sets:  # a wrong name or folder is the caller's mistake, not a failed run
+        datasets.load(name)
     RESULTS.mkdir(parents=True, exist_ok=True)
     cells = [Cell(name, split, **options) for name in sets for split in splits]
-    todo = [cell for cell in cells if not cell.path.exists()]
+    missing = [cell for cell in cells if not cell.path.exists()]
     spawn = multiprocessing.get_context("spawn")
     cores = spawn.Queue()
     for job in range(jobs):
@@ -178,8 +181,8 @@ def main() -> None:
     with concurrent.futures.ProcessPoolExecutor(
         jobs, mp_context=spawn, initializer=pin, initargs=(cores,)
     ) as pool:
-        for number, cell in enumerate(pool.map(work, todo), start=1):
-            print(f"[{number}/{len(todo)}] {cell.set} split {cell.split}", flush=True)
+        for number, cell in enumerate(pool.map(work, missing), start=1):
+            print(f"[{number}/{len(missing)}] {cell.set} split {cell.split}", flush=True)
     print(table(cells))
 
 

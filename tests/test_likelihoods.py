@@ -29,14 +29,7 @@ from nashgp.transforms import cast
 POWERS = (0.0, 1e-3, 0.1, 0.5, 0.9, 1.0)
 
 
-@pytest.fixture(autouse=True)
-def strict():
-    with (
-        jax.enable_x64(True),
-        jax.numpy_dtype_promotion("strict"),
-        jax.numpy_rank_promotion("raise"),
-    ):
-        yield
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 # ---------------------------------------------------------------------------------- references

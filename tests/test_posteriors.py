@@ -112,7 +112,11 @@ class TwoHumps(AbstractPrior):
     """`0.3 N(-1, ½²) + 0.7 N(2, 1)` for each inducing value."""
 
     def sample(self, key, layers):
-        raise NotImplementedError
+        pick, normal = jr.split(key)
+        shapes = [(layer.num_inducing, layer.num_outputs) for layer in layers]
+        left = [jr.uniform(pick, shape) < 0.3 for shape in shapes]
+        eps = [jr.normal(normal, shape) for shape in shapes]
+        return tuple(jnp.where(a, 0.5 * e - 1.0, e + 2.0) for a, e in zip(left, eps, strict=True))
 
     def log_density(self, layers, values):
         def one(v):

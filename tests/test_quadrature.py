@@ -9,15 +9,7 @@ from scipy import special
 
 from nashgp import quadrature
 
-
-@pytest.fixture(autouse=True)
-def strict():
-    with (
-        jax.enable_x64(True),
-        jax.numpy_dtype_promotion("strict"),
-        jax.numpy_rank_promotion("raise"),
-    ):
-        yield
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 def test_normal_rules_know_the_moments_of_a_normal():

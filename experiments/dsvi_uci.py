@@ -23,6 +23,7 @@ from importlib.metadata import version
 import numpy as np
 
 from nashgp import datasets
+from nashgp.scaling import Scaling
 
 RESULTS = pathlib.Path(__file__).parent.parent / "results" / "dsvi_uci"
 
@@ -61,7 +62,7 @@ def run(cell: Cell) -> dict[str, float]:
     from nashgp.engines import DSVI
 
     x, y, x_test, y_test = datasets.load(cell.set).split(cell.split)
-    scaling = datasets.Scaling.from_rows(x, y)
+    scaling = Scaling.from_rows(x, y)
     data = make_data(*scaling.forward(x, y), dtype=cell.dtype)
     config = recipes.Config(
         num_layers=cell.num_layers,

@@ -6,7 +6,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from nashgp.batch import make_data
+from nashgp.batch import bucket, make_data
 from nashgp.errors import InputError
 
 
@@ -43,7 +43,7 @@ def test_precision_is_asked_for_and_needs_no_setting(dtype):
     """Also float64 while JAX itself is set to single precision."""
     x, y = numbered()
     data = make_data(x / 3.0, y, dtype=dtype)
-    assert {leaf.dtype for leaf in jax.tree.leaves(data)} == {np.dtype(dtype)}
+    assert {leaf.dtype for leaf in (data.x, data.y, data.weight)} == {np.dtype(dtype)}
     np.testing.assert_array_equal(data.x, (x / 3.0).astype(dtype))
     assert make_data(x, y).x.dtype == "float64"
 
@@ -115,3 +115,36 @@ def test_a_scaled_batch_estimates_the_sum_over_the_data(x64):
 def test_single_precision_batches_stay_single():
     batch = make_data(*numbered(), dtype="float32").sample(jr.key(0), 3)
     assert {leaf.dtype for leaf in jax.tree.leaves(batch)} == {np.dtype("float32")}
+
+
+@pytest.mark.parametrize("num", [1, 8, 9, 100, 455, 513, 50_000])
+def test_buckets_are_few_and_waste_little(num):
+    assert num <= bucket(num) <= num + max(7, num // 8)
+    sizes = {bucket(n) for n in range(max(1, num // 2), num + 1)}
+    assert len(sizes) <= 10
+
+
+def test_padding_counts_for_nothing(x64):
+    """Every draw and every weighted sum is that of the rows alone."""
+    x, y = numbered()
+    data = make_data(x, y, padded=True)
+    assert data.x.shape == (8, 1) and len(data) == 7
+    assert np.all(np.asarray(data.weight)[7:] == 0.0) and np.all(np.isfinite(data.x))
+    plain = make_data(x, y)
+    for size in (None, 3):
+        for seed in range(20):
+            ours, theirs = (d.sample(jr.key(seed), size) for d in (data, plain))
+            total = [np.sum(b.scale * b.weight * b.y) for b in (ours, theirs)]
+            np.testing.assert_allclose(*total)
+
+
+def test_data_of_one_bucket_share_compiled_code(x64):
+    traces = []
+
+    @jax.jit
+    def total(data):
+        traces.append(1)
+        return data.sample(jr.key(0), 4).scale
+
+    scales = [float(total(make_data(*numbered(n), padded=True))) for n in (9, 12, 16)]
+    assert scales == [9 / 4, 12 / 4, 16 / 4] and len(traces) == 1

@@ -222,7 +222,9 @@ def test_fewer_rows_than_the_hidden_width(x64):
 
 
 def test_an_unknown_kernel_is_answered_with_the_known_ones():
-    with pytest.raises(InputError, match=r"one of rbf, matern12, .*, or a function; got 'sbf'"):
+    with pytest.raises(
+        InputError, match=r"one of rbf, matern12, .*, or a kernel object; got 'sbf'"
+    ):
         Config(kernel="sbf")
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from nashgp.errors import InputError
 from nashgp.precision import scope
@@ -26,14 +26,19 @@ class Batch(eqx.Module):
 
 
 class Data(eqx.Module):
-    """All rows. Missing targets are 0 in `y` with weight 0."""
+    """All rows. Missing targets are 0 in `y` with weight 0, and so are rows that only pad.
+
+    `num_rows` counts the rows that are not padding. It is an array, so that data of any size in
+    one bucket run through the same compiled code.
+    """
 
     x: Float[Array, "N D"]
     y: Float[Array, "N Q"]
     weight: Float[Array, "N Q"]
+    num_rows: Int[Array, ""]
 
     def __len__(self) -> int:
-        return self.x.shape[0]
+        return int(self.num_rows)
 
     def all(self) -> Batch:
         """Every row once."""
@@ -41,11 +46,17 @@ class Data(eqx.Module):
 
     def sample(self, key: Key, size: int | None) -> Batch:
         """`size` rows drawn with replacement, or every row once when that is no more work."""
-        if size is None or size >= len(self):
+        if size is None or size >= self.x.shape[0]:
             return self.all()
-        rows = jr.randint(key, (size,), 0, len(self))
-        scale = jnp.asarray(len(self) / size, dtype=self.x.dtype)
+        rows = jr.randint(key, (size,), 0, self.num_rows, self.num_rows.dtype)
+        scale = self.num_rows.astype(self.x.dtype) / size
         return Batch(self.x[rows], self.y[rows], self.weight[rows], scale)
+
+
+def bucket(num: int) -> int:
+    """The row count to pad `num` rows to: a multiple of 8, and eight sizes per factor of two."""
+    step = max(8, (1 << (num - 1).bit_length()) // 16)
+    return -(-num // step) * step
 
 
 def make_data(
@@ -54,8 +65,12 @@ def make_data(
     weight: Float[np.ndarray, " N"] | None = None,
     *,
     dtype: DTypeLike = np.float64,
+    padded: bool = False,
 ) -> Data:
-    """Put rows on the device in one precision; NaN targets become missing ones."""
+    """Put rows on the device in one precision; NaN targets become missing ones.
+
+    With `padded` the last row is repeated, with weight 0, up to the next `bucket` size.
+    """
     if len(x) == 0:
         raise InputError("x has no rows; pass at least one.")
     if len(y) != len(x):
@@ -68,9 +83,13 @@ def make_data(
     if not np.all(np.isfinite(rows)) or np.any(rows < 0.0):
         raise InputError("weight must hold finite numbers that are not negative.")
     observed = np.isfinite(y)
+    total = bucket(len(x)) if padded else len(x)
+    last = np.minimum(np.arange(total), len(x) - 1)  # padding repeats the last row
+    counts = observed * rows[:, None]
     with scope(dtype):
         return Data(
-            x=jnp.asarray(x, dtype),
-            y=jnp.asarray(np.where(observed, y, 0.0), dtype),
-            weight=jnp.asarray(observed * rows[:, None], dtype),
+            x=jnp.asarray(x[last], dtype),
+            y=jnp.asarray(np.where(observed, y, 0.0)[last], dtype),
+            weight=jnp.asarray(np.pad(counts, [(0, total - len(x)), (0, 0)]), dtype),
+            num_rows=jnp.asarray(len(x), jnp.int32),
         )

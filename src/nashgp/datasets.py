@@ -1,4 +1,4 @@
-"""Regression sets with fixed splits, found through `NASHGP_DATA`, and the scaling of their rows.
+"""Regression sets with fixed splits, found through `NASHGP_DATA`.
 
 Nothing is downloaded and nothing is scaled on the way in: a loaded set is the file as published.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from nashgp.errors import InputError
 
@@ -99,45 +99,3 @@ def _read(name: str) -> bytes:
     if hashlib.sha256(content).hexdigest() != SOURCES[name].sha256:
         raise InputError(f"{path} is not the known file of {name!r}; replace it by a fresh copy.")
     return content
-
-
-@dataclass(frozen=True, eq=False)
-class Scaling:
-    """The affine map that gives every column of the training rows mean 0 and deviation 1.
-
-    A log density of scaled targets minus `log_scale` is the log density in original units.
-    """
-
-    x_mean: Rows
-    x_scale: Rows
-    y_mean: Rows
-    y_scale: Rows
-
-    @classmethod
-    def from_rows(cls, x: ArrayLike, y: ArrayLike) -> "Scaling":
-        """Measure inputs [N, D] and targets [N, Q]; give it training rows alone."""
-        return cls(*_measure(x), *_measure(y))
-
-    @property
-    def log_scale(self) -> float:
-        """`Σ_q log s_q`, since `log p(y) = log p((y - m) / s) - Σ_q log s_q`."""
-        return float(np.sum(np.log(self.y_scale)))
-
-    def inputs(self, x: ArrayLike) -> Rows:
-        """Scaled inputs."""
-        return (np.asarray(x, np.float64) - self.x_mean) / self.x_scale
-
-    def forward(self, x: ArrayLike, y: ArrayLike) -> tuple[Rows, Rows]:
-        """Scaled inputs and targets."""
-        return self.inputs(x), (np.asarray(y, np.float64) - self.y_mean) / self.y_scale
-
-
-def _measure(rows: ArrayLike) -> tuple[Rows, Rows]:
-    """Mean and standard deviation of each column, the latter 1 for a constant column."""
-    rows = np.asarray(rows, np.float64)
-    if rows.ndim != 2 or len(rows) == 0:
-        raise InputError(f"Rows must be a table [N, columns] with N > 0, not {rows.shape}.")
-    scale = np.std(rows, axis=0)
-    # A constant such as 0.1 has a tiny deviation by rounding, so equality is asked of the rows.
-    constant = np.all(rows == rows[0], axis=0) | (scale == 0.0)
-    return np.mean(rows, axis=0), np.where(constant, 1.0, scale)

@@ -8,7 +8,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
-from nashgp.shapes import Key
+from nashgp.shapes import Key, Numbers
 from nashgp.transforms import Frozen
 
 
@@ -27,6 +27,18 @@ class Zero(AbstractMean):
 
     def __call__(self, x: Float[Array, "N Din"]) -> Float[Array, "N Dout"]:
         return jnp.zeros((x.shape[0], self.num_outputs), dtype=x.dtype)
+
+
+class Constant(AbstractMean):
+    """`m(x) = c`, trained."""
+
+    value: Float[Array, " Dout"]
+
+    def __init__(self, value: Numbers):
+        self.value = jnp.atleast_1d(jnp.asarray(value, dtype=float))
+
+    def __call__(self, x: Float[Array, "N Din"]) -> Float[Array, "N Dout"]:
+        return jnp.broadcast_to(self.value, (x.shape[0], *self.value.shape))
 
 
 class Identity(AbstractMean):

@@ -51,24 +51,49 @@ def summarise(
     x: Rows,
     *others: Rows,
     num_samples: int = 100,
-    chunk_size: int = 1024,
+    chunk_size: int | None = None,
 ) -> PyTree[Shaped[np.ndarray, "N ..."]]:
     """`summary(mixture, *others)` of all rows, a chunk at a time, gathered in host memory.
 
-    `summary` returns arrays whose first axis is the row. Chunks are padded to `chunk_size` or, for
-    fewer rows, to the next power of two, so that changing row counts reuse compiled code.
+    `summary` returns arrays whose first axis is the row. Memory does not grow with the rows.
     """
-    dtype = dtype_of(fitted)
-    rows = tuple(np.asarray(array, dtype) for array in (x, *others))
-    total = len(rows[0])
+    widest = max(layer.num_inducing for layer in fitted.model.layers)
+    size = chunk_size or rows_at_once(num_samples * widest)
+
+    def one(*rows: Array) -> PyTree[Array]:
+        return _summarise(key, fitted, rows, summary, num_samples)
+
+    return over_rows(one, (x, *others), dtype_of(fitted), size)
+
+
+def rows_at_once(numbers_per_row: int) -> int:
+    """A chunk whose largest array stays near 64 MB, between 64 and 1,024 rows."""
+    rows = max(1, 2**23 // numbers_per_row)
+    return min(1024, max(64, 1 << (rows.bit_length() - 1)))
+
+
+def over_rows(
+    function: Callable[..., PyTree[Array]],
+    arrays: tuple[Rows, ...],
+    dtype: DTypeLike,
+    size: int,
+) -> PyTree[Shaped[np.ndarray, "N ..."]]:
+    """`function` of chunks of rows, gathered: `size` rows each, what is left in eighths of that.
+
+    The last eighth is padded. So a compiled `function` meets two shapes at most, whatever the
+    number of rows, and at most `size / 8` rows are computed in vain.
+    """
+    host = tuple(np.asarray(array, dtype) for array in arrays)
+    total, small = len(host[0]), max(1, size // 8)
     if total == 0:
         raise InputError("x has no rows; pass at least one.")
-    size = min(chunk_size, max(16, 1 << (total - 1).bit_length()))
+    whole = total - total % size
+    starts = [(start, size) for start in range(0, whole, size)]
+    starts += [(start, small) for start in range(whole, total, small)]
     parts = []
-    for start in range(0, total, size):
-        chunk = tuple(_pad(array[start : start + size], size) for array in rows)
-        part = _summarise(key, fitted, chunk, summary, num_samples)
-        keep = min(size, total - start)
+    for start, rows in starts:
+        part = function(*(_pad(array[start : start + rows], rows) for array in host))
+        keep = min(rows, total - start)
         parts.append(jax.tree.map(lambda leaf, keep=keep: np.asarray(leaf)[:keep], part))
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 

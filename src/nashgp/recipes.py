@@ -1,8 +1,10 @@
 """From data and a few settings to a sensible start."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
@@ -10,12 +12,13 @@ from jaxtyping import Float
 from sklearn.cluster import KMeans
 
 from nashgp import kernels, means
+from nashgp.engines import DSVI, Engine
 from nashgp.errors import InputError
 from nashgp.layers import SparseGPLayer
-from nashgp.likelihoods import AbstractLikelihood, Gaussian
+from nashgp.likelihoods import AbstractLikelihood, Gaussian, Poisson, StudentT
 from nashgp.model import DeepGP
 from nashgp.posteriors import Fitted, gaussian_posterior
-from nashgp.precision import scope
+from nashgp.precision import dtype_of, scope
 from nashgp.transforms import cast
 
 KERNELS: dict[str, Callable[..., kernels.AbstractStationary]] = {
@@ -26,18 +29,34 @@ KERNELS: dict[str, Callable[..., kernels.AbstractStationary]] = {
     "rational-quadratic": kernels.RationalQuadratic,
 }
 
+# Each takes the number of targets; noise and scale are in units of standardised targets.
+LIKELIHOODS: dict[str, Callable[[int], AbstractLikelihood]] = {
+    "gaussian": lambda num_targets: Gaussian(np.full(num_targets, 0.1)),
+    "student-t": lambda num_targets: StudentT(np.full(num_targets, 0.3), np.full(num_targets, 4.0)),
+    "poisson": lambda _: Poisson(),
+}
+
+ENGINES: dict[str, Callable[..., Engine]] = {"dsvi": DSVI}
+
+Kernel = str | kernels.AbstractKernel | Callable[[int], kernels.AbstractKernel]
+
 KMEANS_ROWS = 20_000  # more rows than this do not move the centres, they only cost time
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """The shape of a deep GP. Widths left at None are chosen from the data."""
+    """The shape of a deep GP. Widths left at None are chosen from the data.
+
+    `kernel` is a name, a kernel to start every layer from, or a function of a layer's input width;
+    `offset` is where the prior mean of the last layer starts, a constant that is then learned.
+    """
 
     num_layers: int = 2
     hidden_dim: int | None = None
     num_inducing: int = 128
-    kernel: str | Callable[[int], kernels.AbstractKernel] = "rbf"
+    kernel: Kernel = "rbf"
     likelihood: AbstractLikelihood | None = None
+    offset: tuple[float, ...] | None = None
     hidden_scale: float = 1e-5
     noise: float = 0.1
 
@@ -46,9 +65,29 @@ class Config:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name} must be at least 1, got {value}.")
-        if isinstance(self.kernel, str) and self.kernel not in KERNELS:
-            known = ", ".join(KERNELS)
-            raise InputError(f"kernel must be one of {known}, or a function; got {self.kernel!r}.")
+        if not isinstance(self.kernel, kernels.AbstractKernel) and not callable(self.kernel):
+            choose("kernel", self.kernel, KERNELS, "or a kernel object")
+
+
+def choose(name: str, value: object, known: Mapping[str, Any], otherwise: str = "") -> Any:
+    """The entry of a table by its name, or an error that lists the names."""
+    if not isinstance(value, str) or value not in known:
+        names = ", ".join(known)
+        otherwise = otherwise and f", {otherwise}"
+        raise InputError(f"{name} must be one of {names}{otherwise}; got {value!r}.")
+    return known[value]
+
+
+def engine(name: str, **settings: Any) -> Engine:
+    """An engine by its name; `settings` are the fields of its class."""
+    kind = choose("engine", name, ENGINES)
+    known = [field.name for field in dataclasses.fields(kind)]  # pyright: ignore[reportArgumentType]
+    for option in settings:
+        if option not in known:
+            raise InputError(
+                f"engine {name!r} has no option {option!r}; it has {', '.join(known)}."
+            )
+    return kind(**settings)
 
 
 def inducing_inputs(
@@ -88,15 +127,29 @@ def build(
         layers, h = [], x
         for number, num_outputs in enumerate(widths, start=1):
             last = number == config.num_layers
-            mean = means.Zero(num_outputs) if last else means.skip(h, num_outputs)
-            kernel = _kernel(config, h.shape[1])
+            mean = _top_mean(config, num_outputs) if last else means.skip(h, num_outputs)
+            kernel = cast(_kernel(config.kernel, h.shape[1], number), dtype)
             layers.append(SparseGPLayer(kernel, mean, jnp.asarray(z, dtype), num_outputs))
             h, z = (np.asarray(mean(jnp.asarray(rows, float))) for rows in (h, z))
         model = cast(DeepGP(tuple(layers), likelihood), dtype)
         return Fitted(model, gaussian_posterior(model, hidden_scale=config.hidden_scale))
 
 
-def _kernel(config: Config, num_inputs: int) -> kernels.AbstractKernel:
-    if callable(config.kernel):
-        return config.kernel(num_inputs)
-    return KERNELS[config.kernel](lengthscale=np.full(num_inputs, num_inputs**0.5))
+def _top_mean(config: Config, num_outputs: int) -> means.AbstractMean:
+    return means.Zero(num_outputs) if config.offset is None else means.Constant(config.offset)
+
+
+def _kernel(kernel: Kernel, num_inputs: int, layer: int) -> kernels.AbstractKernel:
+    """The kernel of one layer, checked to fit its inputs."""
+    if isinstance(kernel, str):
+        return KERNELS[kernel](lengthscale=np.full(num_inputs, num_inputs**0.5))
+    if isinstance(kernel, kernels.AbstractKernel):
+        try:
+            jax.eval_shape(kernel.gram, jnp.zeros((2, num_inputs), dtype_of(kernel)))
+        except ValueError as error:
+            raise InputError(
+                f"kernel does not fit layer {layer}, which has {num_inputs} input columns; give "
+                "one lengthscale for all columns, or a function of the number of columns."
+            ) from error
+        return kernel
+    return kernel(num_inputs)

@@ -114,6 +114,10 @@ class AbstractLikelihood(eqx.Module):
     def sample(self, key: Key, f: Latent) -> Targets:
         """Targets drawn from `p(y | f)`."""
 
+    def offset(self, y: Float[np.ndarray, "N Q"]) -> Float[np.ndarray, " P"] | None:
+        """A constant to start the functions from, given the targets; None for zero."""
+        del y
+
     def check_targets(self, y: Float[np.ndarray, "N Q"]) -> None:
         """Raise `InputError` for targets that cannot occur; NaN stands for a missing one."""
         if np.any(np.isinf(y)):

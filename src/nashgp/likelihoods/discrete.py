@@ -128,6 +128,10 @@ class Poisson(AbstractScalar):
     def sample(self, key: Key, f: Latent) -> Targets:
         return jr.poisson(key, jnp.exp(f), f.shape).astype(f.dtype)
 
+    def offset(self, y: Float[np.ndarray, "N Q"]) -> Float[np.ndarray, " P"]:
+        """`log` of the mean count: a zero mean would have to climb there through the prior."""
+        return np.log(np.maximum(np.nanmean(y, axis=0), 1e-3))
+
     def check_targets(self, y: Float[np.ndarray, "N Q"]) -> None:
         super().check_targets(y)
         known = y[~np.isnan(y)]

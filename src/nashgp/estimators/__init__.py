@@ -1,0 +1,7 @@
+"""Estimators in the manner of scikit-learn."""
+
+from nashgp.estimators.base import DeepGPEstimator, load
+from nashgp.estimators.functions import FunctionSample
+from nashgp.estimators.regressor import DeepGPRegressor
+
+__all__ = ["DeepGPEstimator", "DeepGPRegressor", "FunctionSample", "load"]

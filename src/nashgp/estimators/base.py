@@ -1,0 +1,426 @@
+"""What all estimators share: settings, `fit`, files, the learned hyperparameters."""
+
+import abc
+import dataclasses
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast, no_type_check
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import PyTree
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from nashgp import kernels, persist, predict, recipes, train
+from nashgp.batch import make_data
+from nashgp.engines import Engine
+from nashgp.errors import InputError
+from nashgp.estimators import rows
+from nashgp.estimators.rows import Rows
+from nashgp.likelihoods import AbstractLikelihood
+from nashgp.posteriors import Fitted
+from nashgp.precision import scope
+from nashgp.scaling import Scaling, is_constant
+
+log = logging.getLogger("nashgp")
+
+NUM_STEPS = 3_000
+FULL_BATCH_ROWS = 1_000  # up to here a step on all rows costs little more than one on a batch
+BATCH_SIZE = 512
+
+
+class DeepGPEstimator(BaseEstimator, abc.ABC):
+    """Settings and life of an estimator; a subclass chooses the likelihood and what to predict."""
+
+    n_features_in_: int  # set by scikit-learn's validation
+
+    @no_type_check  # scikit-learn wants any value stored as it is; `fit` checks them all
+    def __init__(
+        self,
+        *,
+        engine: str = "dsvi",
+        game: str = "anchored",
+        num_layers: int = 2,
+        hidden_dim: int | None = None,
+        num_inducing: int = 128,
+        kernel: recipes.Kernel = "rbf",
+        likelihood: str | AbstractLikelihood = "auto",
+        num_steps: int | None = None,
+        batch_size: int | None = None,
+        num_samples: int = 1,
+        power: float = 0.0,
+        learning_rate: float = 0.01,
+        validation_fraction: float = 0.0,
+        num_mixture: int = 100,
+        allow_missing: bool = False,
+        warm_start: bool = False,
+        dtype: str = "float64",
+        random_state: int | np.random.RandomState | None = None,
+        progress: bool = False,
+        engine_options: Mapping[str, Any] | None = None,
+    ):
+        self.engine = engine
+        self.game = game
+        self.num_layers = num_layers
+        self.hidden_dim = hidden_dim
+        self.num_inducing = num_inducing
+        self.kernel = kernel
+        self.likelihood = likelihood
+        self.num_steps = num_steps
+        self.batch_size = batch_size
+        self.num_samples = num_samples
+        self.power = power
+        self.learning_rate = learning_rate
+        self.validation_fraction = validation_fraction
+        self.num_mixture = num_mixture
+        self.allow_missing = allow_missing
+        self.warm_start = warm_start
+        self.dtype = dtype
+        self.random_state = random_state
+        self.progress = progress
+        self.engine_options = engine_options
+
+    # ---- fit ----------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def _likelihood(self, num_targets: int) -> AbstractLikelihood:
+        """The likelihood to start from, or an `InputError` for a name that is not known."""
+
+    def fit(self, X: Rows, y: Rows, sample_weight: Rows | None = None) -> "DeepGPEstimator":
+        """Learn a posterior over functions from the rows of `X` and their targets `y`.
+
+        `sample_weight` says how many times each row counts. `Ctrl-C` ends the training and keeps
+        what is done.
+        """
+        engine = self._engine()
+        warm = self.warm_start and hasattr(self, "fitted_")
+        x = rows.inputs(self, X, reset=not warm)
+        t, is_vector = rows.targets(y, len(x), allow_missing=self.allow_missing)
+        w = rows.weights(sample_weight, len(x))
+        if len(x) < 2:
+            raise InputError("X has one row (n_samples = 1); pass at least two.")
+        counted = w > 0.0
+        x, t, w = x[counted], t[counted], w[counted]
+
+        likelihood = self.fitted_.model.likelihood if warm else self._start_likelihood(t)
+        likelihood.check_targets(t)
+        kept, scaling = self._measure(x, t, likelihood, warm)
+        x, t = scaling.forward(x[:, kept], t)
+        seed = _seed(self.random_state)
+        start = self._warm(t) if warm else self._start(x, t, likelihood, seed)
+        outcome = self._train(seed, engine, start, x, t, w)
+
+        # Only now: a fit that failed leaves the estimator as it was.
+        self.seed_, self.kept_, self.scaling_ = seed, kept, scaling
+        self.one_target_ = is_vector
+        self.fitted_, self.history_ = outcome.fitted, outcome.history
+        self.num_inducing_ = outcome.fitted.model.layers[0].num_inducing
+        self.num_steps_ = len(outcome.history.objective)
+        self.batch_size_ = self._batch_size(len(x)) or len(x)
+        return self
+
+    def _engine(self) -> Engine:
+        """Check every setting that does not depend on the rows, and make the engine."""
+        recipes.choose("game", self.game, dict.fromkeys(("anchored", "paper")))
+        recipes.choose("dtype", self.dtype, dict.fromkeys(("float64", "float32")))
+        at_least_one("num_steps", self.num_steps, optional=True)
+        at_least_one("batch_size", self.batch_size, optional=True)
+        at_least_one("hidden_dim", self.hidden_dim, optional=True)
+        for name in ("num_layers", "num_inducing", "num_samples", "num_mixture"):
+            at_least_one(name, getattr(self, name))
+        _inside("power", self.power, lambda a: 0.0 <= a <= 1.0, "a number from 0 to 1")
+        _inside("learning_rate", self.learning_rate, lambda r: 0.0 < r < np.inf, "above 0")
+        fraction = self.validation_fraction
+        _inside("validation_fraction", fraction, lambda f: 0.0 <= f < 1.0, "from 0 to below 1")
+        options = self.engine_options
+        _inside("engine_options", options or {}, lambda o: isinstance(o, Mapping), "a dict")
+        settings = {
+            "learning_rate": float(self.learning_rate),
+            "num_samples": int(self.num_samples),
+            "power": float(self.power),
+        }
+        return recipes.engine(self.engine, **(settings | dict(options or {})))
+
+    def _start_likelihood(self, t: np.ndarray) -> AbstractLikelihood:
+        with scope(self.dtype):
+            return self._likelihood(t.shape[1])
+
+    def _measure(
+        self, x: np.ndarray, t: np.ndarray, likelihood: AbstractLikelihood, warm: bool
+    ) -> tuple[np.ndarray, Scaling]:
+        """Which columns to look at, and the units of the model."""
+        if warm:
+            return self.kept_, self.scaling_
+        kept = ~is_constant(x)
+        names = getattr(self, "feature_names_in_", range(x.shape[1]))
+        if not np.all(kept):
+            ignored = ", ".join(str(names[j]) for j in np.flatnonzero(~kept))
+            log.info("Constant columns of X are ignored: %s.", ignored)
+        if not np.any(kept):
+            kept[0] = True  # a model needs an input; this one will say nothing
+        return kept, Scaling.from_rows(x[:, kept], t, scale_targets=not likelihood.is_discrete)
+
+    def _start(
+        self, x: np.ndarray, t: np.ndarray, likelihood: AbstractLikelihood, seed: int
+    ) -> Fitted:
+        offset = likelihood.offset(t)
+        config = recipes.Config(
+            num_layers=self.num_layers,
+            hidden_dim=self.hidden_dim,
+            num_inducing=self.num_inducing,
+            kernel=self.kernel,
+            likelihood=likelihood,
+            offset=None if offset is None else tuple(offset.tolist()),
+        )
+        return recipes.build(x, t.shape[1], config, seed=seed, dtype=self.dtype)
+
+    def _warm(self, t: np.ndarray) -> Fitted:
+        """The last fit, if new rows can go on from it."""
+        if t.shape[1] != len(self.scaling_.y_scale):
+            raise InputError(
+                f"y has {t.shape[1]} columns and the fit to go on from had "
+                f"{len(self.scaling_.y_scale)}; set warm_start=False."
+            )
+        if len(self.fitted_.model.layers) != self.num_layers:
+            raise InputError(
+                f"num_layers is {self.num_layers} and the fit to go on from had "
+                f"{len(self.fitted_.model.layers)} layers; set warm_start=False."
+            )
+        return self.fitted_
+
+    def _train(
+        self,
+        seed: int,
+        engine: Engine,
+        start: Fitted,
+        x: np.ndarray,
+        t: np.ndarray,
+        w: np.ndarray,
+    ) -> train.Outcome:
+        held = np.zeros(len(x), dtype=bool)
+        num_held = round(self.validation_fraction * len(x))
+        if len(x) - num_held < 2:
+            raise InputError(
+                f"validation_fraction {self.validation_fraction} leaves fewer than two of "
+                f"{len(x)} rows to learn from; make it smaller."
+            )
+        if num_held:
+            held[np.random.default_rng(seed).permutation(len(x))[:num_held]] = True
+        data = make_data(x[~held], t[~held], w[~held], dtype=self.dtype, padded=True)
+        validation = None
+        if num_held:
+            apart = make_data(x[held], t[held], w[held], dtype=self.dtype)
+            validation = train.Validation(apart)
+        return train.run(
+            jr.split(jr.key(seed))[0],
+            engine,
+            start,
+            data,
+            num_steps=self.num_steps or NUM_STEPS,
+            batch_size=self._batch_size(len(x) - num_held),
+            validation=validation,
+            progress=self.progress,
+        )
+
+    def _batch_size(self, num_rows: int) -> int | None:
+        """Rows of a step, None for all of them."""
+        size = self.batch_size or (num_rows if num_rows <= FULL_BATCH_ROWS else BATCH_SIZE)
+        return None if size >= num_rows else size
+
+    # ---- predict ------------------------------------------------------------------------------
+
+    def _inputs(self, X: Rows) -> np.ndarray:
+        """The rows of `X` in the model's units."""
+        check_is_fitted(self)
+        return self.scaling_.inputs(rows.inputs(self, X, reset=False)[:, self.kept_])
+
+    def _outputs(self, values: np.ndarray, *, centre: bool = True) -> np.ndarray:
+        """Targets [N, Q, ...] in the user's units, without the axis of a single 1-D target."""
+        trailing = (1,) * (values.ndim - 2)
+        values = values * self.scaling_.y_scale.reshape(-1, *trailing)
+        if centre:
+            values = values + self.scaling_.y_mean.reshape(-1, *trailing)
+        return values[:, 0] if self.one_target_ else values
+
+    def _summarise(self, summary: Callable[..., PyTree], x: np.ndarray, *others: np.ndarray) -> Any:
+        """A property of the predictive mixture at scaled inputs; the seed of the fit decides."""
+        key = jr.split(jr.key(self.seed_))[1]
+        return predict.summarise(
+            summary, key, self.fitted_, x, *others, num_samples=self.num_mixture
+        )
+
+    # ---- what was learned ---------------------------------------------------------------------
+
+    @property
+    def lengthscales_(self) -> list[np.ndarray]:
+        """Lengthscale of each input column in each layer, infinite where a column plays no part.
+
+        Those of the first layer are in the units of the columns of `X`. A sum or product of
+        kernels reports the shortest of its parts.
+        """
+        check_is_fitted(self)
+        layers = self.fitted_.model.layers
+        found = [_lengthscale(layer.kernel, layer.z.shape[1]) for layer in layers]
+        first = np.full(self.n_features_in_, np.inf)
+        first[self.kept_] = found[0] * self.scaling_.x_scale
+        return [first, *found[1:]]
+
+    @property
+    def variances_(self) -> list[float]:
+        """Mean prior variance of each layer's functions at its inducing inputs.
+
+        Hidden layers have no unit; the last is in squared units of standardised targets (of the
+        log rate for counts).
+        """
+        check_is_fitted(self)
+        with scope(self.dtype):
+            layers = self.fitted_.model.layers
+            return [float(jnp.mean(layer.kernel.diag(layer.z))) for layer in layers]
+
+    @property
+    def noise_std_(self) -> np.ndarray | None:
+        """Standard deviation of the observation noise of each target; None for counts."""
+        check_is_fitted(self)
+        likelihood = self.fitted_.model.likelihood
+        if likelihood.is_discrete:
+            return None
+        with scope(self.dtype):
+            zero = jnp.zeros((1, len(self.scaling_.y_scale)), self.dtype)
+            variance = np.asarray(likelihood.moments(zero, zero)[1][0], np.float64)
+        return np.sqrt(variance) * self.scaling_.y_scale
+
+    @property
+    def relevance_(self) -> np.ndarray:
+        """Relative relevance of each column of `X`: `(1/ℓ_j) / Σ (1/ℓ)` in standardised units.
+
+        Automatic relevance determination of the first layer. Later layers see the inputs too,
+        through the skip connections, so a small number is a hint and not a proof.
+        """
+        spread = np.ones(self.n_features_in_)
+        spread[self.kept_] = self.scaling_.x_scale
+        inverse = spread / self.lengthscales_[0]
+        total = np.sum(inverse)
+        return inverse / total if total > 0.0 else inverse
+
+    def summary(self) -> str:
+        """A table of the input columns and a line for every layer and the noise, to print."""
+        check_is_fitted(self)
+        names = getattr(self, "feature_names_in_", np.arange(self.n_features_in_))
+        table = sorted(
+            zip(names, self.lengthscales_[0], self.relevance_, strict=True),
+            key=lambda line: -line[2],
+        )
+        width = max(8, *(len(str(name)) for name in names))
+        lines = [f"{'column':{width}}  lengthscale  relevance"]
+        lines += [
+            f"{name!s:{width}}  {length:11.4g}  {share:9.3f}" for name, length, share in table
+        ]
+        layers = zip(self.fitted_.model.layers, self.variances_, strict=True)
+        for number, (layer, variance) in enumerate(layers, start=1):
+            kernel = type(layer.kernel).__name__
+            lines.append(
+                f"layer {number}: {kernel}, {layer.num_inducing} inducing inputs, "
+                f"{layer.num_outputs} outputs, prior variance {variance:.4g}"
+            )
+        if self.noise_std_ is not None:
+            lines.append(
+                f"noise: standard deviation {', '.join(f'{s:.4g}' for s in self.noise_std_)}"
+            )
+        return "\n".join(lines)
+
+    # ---- files --------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the estimator to one file, for `nashgp.load`; an older file is replaced at once."""
+        check_is_fitted(self)
+        parameters = self.get_params(deep=False)
+        if callable(self.kernel):
+            raise InputError("kernel is a function, which no file can hold; pass a kernel object.")
+        if not isinstance(self.random_state, int | np.integer):
+            parameters["random_state"] = None
+        learned = {name: value for name, value in vars(self).items() if name.endswith("_")}
+        learned["history_"] = dataclasses.asdict(self.history_)
+        content = {"parameters": parameters, "learned": learned}
+        persist.write(path, type(self).__name__, content)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """With arrays on the host: JAX would take them back in single precision."""
+        state = dict(cast(Mapping[str, Any], super().__getstate__()))
+        if "fitted_" in state:
+            state["fitted_"] = jax.tree.map(np.asarray, state["fitted_"])
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "fitted_" in state:
+            with scope(self.dtype):
+                self.fitted_ = jax.tree.map(jnp.asarray, state["fitted_"])
+
+
+def load(path: str | os.PathLike[str], *, classes: Sequence[type] = ()) -> DeepGPEstimator:
+    """The estimator that `save` wrote; nothing in the file is executed.
+
+    `classes` names kernels, likelihoods and other parts of your own that the model is made of.
+    """
+    kinds = {kind.__name__: kind for kind in _subclasses(DeepGPEstimator)}
+    kind, content = persist.read(path, classes=classes)
+    try:
+        estimator = kinds[kind](**content["parameters"])
+        learned = content["learned"]
+        learned["history_"] = train.History(**learned["history_"])
+        missing = {"fitted_", "scaling_", "kept_", "seed_", "one_target_"} - set(learned)
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{path} holds no estimator of this version; save it again.") from error
+    if missing:
+        raise InputError(f"{path} is damaged; it lacks {', '.join(sorted(missing))}.")
+    vars(estimator).update(learned)
+    return estimator
+
+
+def _subclasses(kind: type) -> list[type]:
+    return [kind, *(each for child in kind.__subclasses__() for each in _subclasses(child))]
+
+
+def _lengthscale(kernel: kernels.AbstractKernel, width: int) -> np.ndarray:
+    """Lengthscale of each column, the shortest over the parts of a compound kernel."""
+    if isinstance(kernel, kernels.Sum | kernels.Product):
+        parts = (_lengthscale(part, width) for part in (kernel.left, kernel.right))
+        return np.minimum(*parts)
+    found = np.full(width, np.inf)
+    if isinstance(kernel, kernels.AbstractStationary | kernels.Periodic):
+        with scope(kernel.raw_lengthscale.dtype):
+            columns = slice(None) if kernel.columns is None else list(kernel.columns)
+            found[columns] = np.asarray(kernel.lengthscale)
+    return found
+
+
+def at_least_one(name: str, value: object, *, optional: bool = False) -> None:
+    if value is None and optional:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        also = " or None" if optional else ""
+        raise InputError(f"{name} must be a whole number of at least 1{also}; got {value!r}.")
+
+
+def _inside(name: str, value: Any, test: Callable[[Any], bool], where: str) -> None:
+    try:
+        inside = test(value)
+    except TypeError:
+        inside = False
+    if not inside:
+        raise InputError(f"{name} must be {where}; got {value!r}.")
+
+
+def _seed(random_state: Any) -> int:
+    """A seed from whatever scikit-learn takes for one."""
+    try:
+        return int(check_random_state(random_state).randint(2**31 - 1))
+    except ValueError as error:
+        raise InputError(
+            f"random_state must be a whole number, a RandomState or None; got {random_state!r}."
+        ) from error

@@ -1,0 +1,179 @@
+"""Regression: one or several real targets, counts, heavy-tailed noise."""
+
+import equinox as eqx
+import jax.random as jr
+import numpy as np
+from sklearn.base import RegressorMixin
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted
+
+from nashgp import paths, predict
+from nashgp.errors import InputError
+from nashgp.estimators import rows
+from nashgp.estimators.base import DeepGPEstimator, at_least_one
+from nashgp.estimators.functions import FunctionSample, draw_targets
+from nashgp.estimators.rows import Rows
+from nashgp.likelihoods import AbstractLikelihood, Bernoulli, RobustMax, Softmax
+from nashgp.precision import scope
+from nashgp.recipes import LIKELIHOODS, choose
+
+_draw = eqx.filter_jit(paths.draw_functions)
+
+
+class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
+    """A deep Gaussian process for regression, with full predictive distributions.
+
+    Inputs and targets are standardised by the training rows; everything you read from a fitted
+    estimator is in your own units unless its description says otherwise.
+
+    Parameters
+    ----------
+    engine : {"dsvi"}
+        How the posterior is found.
+    game : {"anchored", "paper"}
+        The game that an engine with an implicit posterior plays; others ignore it.
+    num_layers : int
+        Depth; 1 is an ordinary sparse Gaussian process.
+    hidden_dim : int or None
+        Width of the hidden layers; None for that of the inputs, 30 at most.
+    num_inducing : int
+        Inducing inputs of each layer, fewer when there are fewer distinct rows.
+    kernel : str or kernel object or function
+        "rbf", "matern12", "matern32", "matern52", "rational-quadratic"; a kernel from
+        `nashgp.kernels` that every layer starts from; or a function that makes one from the
+        number of input columns. Lengthscales refer to standardised inputs.
+    likelihood : str or likelihood object
+        "auto" (the same as "gaussian"), "gaussian", "student-t", "poisson", or an object from
+        `nashgp.likelihoods`, whose noise refers to standardised targets. Counts are not scaled.
+    num_steps : int or None
+        Training steps; None for `3000`.
+    batch_size : int or None
+        Rows in each step; None for all of up to 1,000 rows and 512 of more.
+    num_samples : int
+        Posterior draws in each training step.
+    power : float
+        Power of the data term, from 0 (the evidence lower bound) to 1.
+    learning_rate : float
+        Step size of Adam.
+    validation_fraction : float
+        Share of the training rows set aside to decide when to stop; 0 for none.
+    num_mixture : int
+        Posterior draws that make up a prediction.
+    allow_missing : bool
+        Whether NaN in `y` means a missing target rather than a mistake.
+    warm_start : bool
+        Whether `fit` goes on from the last fit: same scaling, model and posterior.
+    dtype : {"float64", "float32"}
+        Precision of the computation; float32 is about twice as fast.
+    random_state : int, RandomState or None
+        Seed of everything random; None for a new one in each fit.
+    progress : bool
+        Whether to show a progress bar.
+    engine_options : dict or None
+        Further settings of the engine, such as `{"draw_inducing": True}`.
+
+    Attributes
+    ----------
+    lengthscales_, variances_, noise_std_ : learned hyperparameters, in your units where they have
+        any: see each property.
+    relevance_ : share of each input column in the first layer's distances.
+    history_ : objective of every step, held-out scores, seconds.
+    fitted_ : the model and its posterior, for `nashgp.predict` and `nashgp.paths`.
+    num_inducing_, num_steps_, batch_size_, seed_ : what was chosen.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nashgp import DeepGPRegressor
+    >>> X = np.linspace(-1, 1, 40)[:, None]
+    >>> model = DeepGPRegressor(num_steps=300, random_state=0).fit(X, np.sign(X[:, 0]))
+    >>> mean, std = model.predict(X, return_std=True)
+    >>> bool(mean[0] < -0.5 and mean[-1] > 0.5)
+    True
+    """
+
+    def _likelihood(self, num_targets: int) -> AbstractLikelihood:
+        if isinstance(self.likelihood, AbstractLikelihood):
+            if isinstance(self.likelihood, Bernoulli | RobustMax | Softmax):
+                name = type(self.likelihood).__name__
+                raise InputError(f"likelihood {name} is for class labels; use it in a classifier.")
+            return self.likelihood
+        name = "gaussian" if self.likelihood == "auto" else self.likelihood
+        return choose("likelihood", name, LIKELIHOODS, "auto, or a likelihood object")(num_targets)
+
+    def predict(
+        self, X: Rows, return_std: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """The mean of the predictive distribution of each row, and its standard deviation."""
+        mean, variance = self._summarise(predict.moments, self._inputs(X))
+        mean = self._outputs(mean)
+        if not return_std:
+            return mean
+        return mean, self._outputs(np.sqrt(variance), centre=False)
+
+    def predict_quantiles(self, X: Rows, q: Rows) -> np.ndarray:
+        """Quantiles of the predictive mixture: one column for each of `q`.
+
+        The shape is [N, T], or [N, Q, T] when the targets had two axes.
+        """
+        levels = rows.levels("q", q)
+        summary = predict.quantiles(levels.tolist(), self.dtype)
+        return self._outputs(self._summarise(summary, self._inputs(X)))
+
+    def predict_interval(self, X: Rows, coverage: float = 0.9) -> np.ndarray:
+        """The central interval that holds a target with probability `coverage`: lower, upper."""
+        tail = 0.5 * (1.0 - rows.levels("coverage", coverage)[0])
+        return self.predict_quantiles(X, [tail, 1.0 - tail])
+
+    def log_density(self, X: Rows, y: Rows) -> np.ndarray:
+        """Log density of each row's targets under the predictive mixture, in the units of `y`.
+
+        Several targets of a row are scored together; missing ones are left out.
+        """
+        x = self._inputs(X)
+        t = self._targets(y, len(x))
+        observed = np.isfinite(t)
+        scaled = np.where(observed, self.scaling_.targets(t), 0.0)
+        weight = observed.astype(np.float64)
+        density = self._summarise(predict.log_density, x, scaled, weight)
+        return density - weight @ np.log(self.scaling_.y_scale)
+
+    def cdf(self, X: Rows, y: Rows) -> np.ndarray:
+        """Probability of a target no larger than `y`: uniform over rows if calibrated."""
+        x = self._inputs(X)
+        t = self.scaling_.targets(self._targets(y, len(x)))
+        values = self._summarise(predict.cdf, x, t)
+        return values[:, 0] if self.one_target_ else values
+
+    def sample_functions(self, n_samples: int = 1, random_state: int = 0) -> FunctionSample:
+        """Draw whole functions from the posterior: call the result on any rows, again and again."""
+        check_is_fitted(self)
+        at_least_one("n_samples", n_samples)
+        with scope(self.dtype):
+            draws = _draw(jr.key(random_state), self.fitted_, n_samples)
+        return FunctionSample(draws, self.fitted_.model.likelihood, self._inputs, self._outputs)
+
+    def sample_y(self, X: Rows, n_samples: int = 1, random_state: int = 0) -> np.ndarray:
+        """Draw targets with noise: [N, n_samples], or [N, Q, n_samples] for targets of two axes.
+
+        The rows of one draw belong to one function, so they vary together.
+        """
+        x, sample = self._inputs(X), self.sample_functions(n_samples, random_state)
+        key = jr.fold_in(jr.key(random_state), 1)
+        return self._outputs(draw_targets(sample, key, x))
+
+    def _targets(self, y: Rows, num_rows: int) -> np.ndarray:
+        """Targets to score, as many columns as were learned."""
+        t, _ = rows.targets(y, num_rows, allow_missing=self.allow_missing)
+        if t.shape[1] != len(self.scaling_.y_scale):
+            raise InputError(
+                f"y has {t.shape[1]} columns, but {len(self.scaling_.y_scale)} were learned; "
+                "pass the same targets as in fit."
+            )
+        self.fitted_.model.likelihood.check_targets(t)
+        return t
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags

@@ -1,0 +1,138 @@
+"""The rows a user passes, checked: one sentence for each mistake."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_array, validate_data
+
+from nashgp.errors import InputError
+
+Rows = Any
+"""What a user passes: an array, a list, a data frame. Only this module looks inside."""
+
+Table = np.ndarray
+
+
+def inputs(estimator: BaseEstimator, X: Rows, *, reset: bool) -> Table:
+    """`X` as a finite float64 table; `reset` in `fit`, where it sets the columns to expect."""
+    if hasattr(X, "dtypes") and hasattr(X, "columns"):
+        _refuse_text(X)
+    table = _checked(_validate, "X", estimator, X, reset=reset, **_NUMBERS)
+    bad = ~np.isfinite(table)
+    if np.any(bad):
+        column, rows = int(np.argmax(np.any(bad, axis=0))), int(np.sum(np.any(bad, axis=1)))
+        name = getattr(estimator, "feature_names_in_", range(table.shape[1]))[column]
+        raise InputError(
+            f"X holds NaN or infinity in {rows} row(s), first in column {name!r}; drop those rows "
+            "or impute them."
+        )
+    return table
+
+
+def targets(y: Rows, num_rows: int, *, allow_missing: bool) -> tuple[Table, bool]:
+    """`y` as a float64 table [N, Q], and whether it was a vector; one row for each row of `X`."""
+    if y is None:
+        raise InputError(
+            "y is missing: the estimator requires y to be passed, but the target y is None."
+        )
+    table = _checked(check_array, "y", y, ensure_2d=False, **_NUMBERS)
+    if table.ndim > 2:
+        raise InputError(f"y must have one or two axes, got shape {table.shape}.")
+    is_vector = table.ndim == 1
+    table = table.reshape(len(table), -1)
+    if len(table) != num_rows:
+        raise InputError(f"y has {len(table)} rows and X has {num_rows}; pass one y per row of X.")
+    if np.any(np.isinf(table)):
+        raise InputError("y holds infinity; drop those rows.")
+    if np.any(np.isnan(table)) and not allow_missing:
+        raise InputError(
+            "y holds NaN; drop those rows, or set allow_missing=True to learn from the other "
+            "targets of such a row."
+        )
+    return table, is_vector
+
+
+def weights(sample_weight: Rows | None, num_rows: int) -> np.ndarray:
+    """`sample_weight` as finite numbers, one per row, that are not negative."""
+    if sample_weight is None:
+        return np.ones(num_rows)
+    weight = _checked(check_array, "sample_weight", sample_weight, ensure_2d=False, **_NUMBERS)
+    if weight.shape != (num_rows,):
+        raise InputError(
+            f"sample_weight has shape {weight.shape}; Sample weights must be 1D array or scalar, "
+            f"one number for each of the {num_rows} rows of X."
+        )
+    if not np.all(np.isfinite(weight)) or np.any(weight < 0.0):
+        raise InputError("sample_weight must hold finite numbers that are not negative.")
+    if np.sum(weight > 0.0) < 2:
+        raise InputError(
+            "sample_weight leaves fewer than two rows above zero; give weight to more rows."
+        )
+    return weight
+
+
+def levels(name: str, q: Rows) -> np.ndarray:
+    """Probabilities strictly between 0 and 1, as a vector."""
+    values = np.atleast_1d(np.asarray(q, dtype=np.float64))
+    if values.ndim > 1 or not np.all((values > 0.0) & (values < 1.0)):
+        raise InputError(f"{name} must hold numbers strictly between 0 and 1, got {q}.")
+    return values
+
+
+_NUMBERS = {"dtype": np.float64, "ensure_all_finite": False}
+
+
+def _validate(estimator: BaseEstimator, X: Rows, *, input_name: str, **settings: Any) -> Table:
+    del input_name  # scikit-learn says "X" by itself
+    return np.asarray(validate_data(estimator, X, **settings))
+
+
+# What scikit-learn's messages begin with, and the remedy to add.
+_REMEDIES = {
+    "Expected 2D array": "; use X.reshape(-1, 1) for one column or X.reshape(1, -1) for one row.",
+    "X has": "; pass the columns it was fitted with.",
+    "Found array with 0 sample": "; pass at least two rows.",
+    "Found array with 0 feature": "; pass at least one column.",
+    "could not convert string": "; encode text as numbers, for example with OneHotEncoder.",
+    "The feature names should match": "; rename or reorder the columns.",
+}
+
+
+def _checked(check: Callable[..., Table], name: str, *args: Any, **settings: Any) -> Table:
+    """scikit-learn's checks, their answers as one sentence with the argument and a remedy."""
+    try:
+        return check(*args, input_name=name, **settings)
+    except ValueError as error:
+        sentence = " ".join(str(error).split())
+        for start, remedy in _REMEDIES.items():
+            if sentence.startswith(start):
+                # The rest of scikit-learn's answer is advice of its own.
+                first = sentence.split(": array=")[0].rstrip(".")
+                about = "" if first.startswith("X ") else f"{name}: "
+                sentence = f"{about}{first}{remedy}"
+        raise InputError(sentence) from error
+
+
+def _refuse_text(frame: Any) -> None:
+    """Name the columns of a data frame that are not numbers."""
+    text = [
+        str(name)
+        for name, kind in zip(frame.columns, frame.dtypes, strict=True)
+        if not _is_number(kind)
+    ]
+    if text:
+        raise InputError(
+            f"X holds text in {_listing(text)}; encode it as numbers, for example with "
+            "scikit-learn's OneHotEncoder, or leave it out."
+        )
+
+
+def _is_number(kind: object) -> bool:
+    """Whether a column type of a data frame holds numbers (or objects that may turn out so)."""
+    return getattr(kind, "kind", "O") in "biufcO" and str(kind) not in ("category", "string", "str")
+
+
+def _listing(names: Iterable[str]) -> str:
+    return "column " + ", ".join(repr(name) for name in names)

@@ -210,13 +210,15 @@ class Dirac(AbstractPosterior):
         return values, jnp.zeros(())
 
 
-def test_prediction_gets_gaussians_where_they_exist_and_draws_elsewhere(x64):
+def test_prediction_gets_gaussians_at_both_ends_and_draws_elsewhere(x64):
     gp = model()
-    for inducing, root in zip(
-        posterior().inducing(jr.key(0), gp, 7), posterior().roots, strict=True
-    ):
+    first, middle, last = posterior().inducing(jr.key(0), gp, 7)
+    for inducing, root in ((first, posterior().roots[0]), (last, posterior().roots[2])):
         assert inducing.value.ndim == 2
         np.testing.assert_array_equal(inducing.root, jnp.tril(root))
+    drawn = posterior().sample(jr.key(0), gp, 7)[1]
+    assert middle.root is None
+    np.testing.assert_array_equal(middle.value, drawn)
     for inducing in Dirac().inducing(jr.key(0), gp, 7):
         assert isinstance(inducing, Inducing) and inducing.root is None
         np.testing.assert_array_equal(inducing.value, jnp.ones_like(inducing.value))

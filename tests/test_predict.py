@@ -70,6 +70,39 @@ def test_shared_hidden_noise_leaves_every_marginal_right(x64):
     np.testing.assert_allclose(totals[0][1], totals[1][1], rtol=0.06)
 
 
+def test_drawn_middle_layers_leave_every_marginal_right(x64):
+    """Mean and variance of three layers, the middle one drawn or integrated out."""
+    fitted = tiny_fitted(num_layers=3)
+    x = jnp.asarray(rows(3, 2, seed=4))
+    drawn = fitted.posterior.inducing(jr.key(5), fitted.model, 20_000)
+    assert [values.root is None for values in drawn] == [False, True, False]
+    totals = []
+    for inducing in (drawn, fitted.posterior.gaussians()):
+        noise = fitted.model.noise(jr.key(len(totals)), 20_000, 1)
+        moments = eqx.filter_jit(fitted.model.propagate)(x, inducing, noise)
+        mean, variance = np.asarray(moments.mean), np.asarray(moments.variance)
+        totals.append((mean.mean(axis=0), variance.mean(axis=0) + mean.var(axis=0)))
+    sd = np.sqrt(totals[0][1])
+    assert np.all(np.abs(totals[0][0] - totals[1][0]) < 5 * sd * (2 / 20_000) ** 0.5)
+    np.testing.assert_allclose(totals[0][1], totals[1][1], rtol=0.06)
+
+
+def test_row_counts_meet_two_shapes_and_waste_little():
+    """Chunks of 64, the rest in eighths: every row once, in order, at most 7 in vain."""
+    shapes = []
+
+    def double(x):
+        shapes.append(len(x))
+        return 2.0 * x
+
+    for total in (1, 7, 8, 63, 64, 65, 200):
+        x = 1.0 * np.arange(total)
+        np.testing.assert_array_equal(predict.over_rows(double, (x,), np.float32, 64), 2.0 * x)
+        assert sum(shapes) < total + 8
+        assert set(shapes) <= {8, 64}
+        shapes.clear()
+
+
 def test_changing_row_counts_compile_at_most_twice():
     fitted = tiny_fitted()
     before = predict._summarise._cached._cache_size()

@@ -13,6 +13,7 @@ import jax.random as jr
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from nashgp.errors import InputError
 from nashgp.linalg import safe_sqrt
 from nashgp.shapes import Key, Numbers, Scalar
 from nashgp.transforms import positive, unconstrained
@@ -63,7 +64,11 @@ class AbstractKernel(eqx.Module):
 
 def select(x: Float[Array, "N D"], columns: tuple[int, ...] | None) -> Float[Array, "N E"]:
     """The columns a kernel looks at."""
-    return x if columns is None else x[:, jnp.asarray(columns)]
+    if columns is None:
+        return x
+    if not all(0 <= column < x.shape[1] for column in columns):  # JAX itself would not complain
+        raise InputError(f"columns {columns} do not exist among {x.shape[1]} input columns.")
+    return x[:, jnp.asarray(columns)]
 
 
 class AbstractStationary(AbstractKernel):

@@ -32,6 +32,7 @@ log = logging.getLogger("nashgp")
 NUM_STEPS = 3_000
 FULL_BATCH_ROWS = 1_000  # up to here a step on all rows costs little more than one on a batch
 BATCH_SIZE = 512
+HIDDEN_SCALE = 1e-3  # the published 1e-5 starts so far from the prior that Adam is long on its way
 
 
 class DeepGPEstimator(BaseEstimator, abc.ABC):
@@ -176,6 +177,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
             kernel=self.kernel,
             likelihood=likelihood,
             offset=None if offset is None else tuple(offset.tolist()),
+            hidden_scale=HIDDEN_SCALE,
         )
         return recipes.build(x, t.shape[1], config, seed=seed, dtype=self.dtype)
 

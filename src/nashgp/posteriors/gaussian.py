@@ -32,6 +32,17 @@ class GaussianPosterior(AbstractPosterior):
         values = tuple(_draw(k, m, r, num) for k, m, r in zip(keys, *self._parts(), strict=True))
         return values, self.kl(model, values)
 
+    def inducing(self, key: Key, model: DeepGP, num: int) -> tuple[Inducing, ...]:
+        """Gaussians in the first and the last layer, draws in those between.
+
+        Layers are independent, so a row's law is the same either way. The first layer is computed
+        once for all draws and a last layer has few outputs; one between them would cost `P M²` for
+        each row and draw when integrated out, and `M² + P M` when drawn.
+        """
+        gaussians, drawn = self.gaussians(), self.sample(key, model, num)
+        between = range(1, len(gaussians) - 1)
+        return tuple(Inducing(drawn[l]) if l in between else g for l, g in enumerate(gaussians))
+
     def kl(self, model: DeepGP, values: Values) -> Scalar:
         """`KL(q ‖ p)`, exact for the GP prior, else the mean of `log q - log p` over draws."""
         if type(model.prior) is GPPrior:

@@ -1,7 +1,5 @@
 """The predictive distribution: an equal-weight mixture over posterior draws."""
 
-from collections.abc import Callable
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -50,39 +48,55 @@ class Mixture(eqx.Module):
 
     def quantile(self, q: Float[Array, " T"]) -> Float[Array, "N Q T"]:
         """The smallest y with `P(Y ≤ y) ≥ q`, by bisection on the mixture's own cdf."""
+        one = self._whole_quantile if self.likelihood.is_discrete else self._real_quantile
+        return jnp.moveaxis(jax.lax.map(one, q), 0, -1)
 
-        def one(level: Scalar) -> Float[Array, "N Q"]:
-            low, high, place = self._bracket(level)
-
-            def halve(_: Array, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
-                low, high = bracket
-                middle = 0.5 * (low + high)
-                enough = self.cdf(place(middle)) >= level
-                return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
-
-            # Enough halvings to reach the rounding of any bracket.
-            num_steps = 80 if low.dtype.itemsize == 8 else 48
-            return place(jax.lax.fori_loop(0, num_steps, halve, (low, high))[1])
-
-        found = jnp.moveaxis(jax.lax.map(one, q), 0, -1)
-        return jnp.floor(found) if self.likelihood.is_discrete else found
-
-    def _bracket(self, level: Scalar) -> tuple[Array, Array, Callable[[Array], Array]]:
-        """Two ends around a quantile, and the map from them to targets.
-
-        Cantelli: `μ - σ √((1-q)/q) ≤ y_q ≤ μ + σ √(q/(1-q))` whenever the variance is finite.
-        Whole numbers from 0: `y_q ≤ μ / (1-q)` by Markov, searched on the scale of `log(1 + y)`,
-        because the variance of a rate known to a power of ten says nothing of its quantiles.
-        """
+    def _real_quantile(self, level: Scalar) -> Float[Array, "N Q"]:
+        """Between the bounds of Cantelli, `μ - σ √((1-q)/q) ≤ y_q ≤ μ + σ √(q/(1-q))`."""
         mean, variance = self.moments()
-        if self.likelihood.is_discrete:
-            largest = jnp.finfo(mean.dtype).max
-            high = jnp.log1p(jnp.minimum(1.001 * mean / (1.0 - level) + 1.0, largest))
-            return jnp.full_like(mean, -0.7), high, jnp.expm1
         sd = jnp.sqrt(variance)
         low = mean - 1.001 * sd * jnp.sqrt((1.0 - level) / level)
         high = mean + 1.001 * sd * jnp.sqrt(level / (1.0 - level))
-        return low, high, lambda y: y
+
+        def halve(_: Array, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
+            low, high = bracket
+            return self._narrow(level, low, 0.5 * (low + high), high)
+
+        # Enough halvings to reach the rounding of any bracket.
+        num_steps = 80 if low.dtype.itemsize == 8 else 48
+        return jax.lax.fori_loop(0, num_steps, halve, (low, high))[1]
+
+    def _whole_quantile(self, level: Scalar) -> Float[Array, "N Q"]:
+        """Among whole numbers from 0 to Markov's bound, `y_q ≤ μ / (1-q)`.
+
+        The middle is taken on the scale of `log(y + 2)`: the bound of a rate known to a power of
+        ten says nothing of its quantiles. An evaluation is costly, so nothing runs after the end.
+        """
+        mean, _ = self.moments()
+        largest = 0.01 * jnp.finfo(mean.dtype).max
+        high = jnp.ceil(jnp.minimum(1.001 * mean / (1.0 - level) + 1.0, largest))
+
+        def middle(low: Array, high: Array) -> Array:
+            return jnp.floor(jnp.exp(0.5 * (jnp.log(low + 2.0) + jnp.log(high + 2.0))) - 2.0)
+
+        def is_open(bracket: tuple[Array, Array]) -> Array:
+            low, high = bracket
+            gap = jnp.maximum(1.0, 4.0 * jnp.finfo(high.dtype).eps * high)
+            return jnp.any(high - low > gap)
+
+        def halve(bracket: tuple[Array, Array]) -> tuple[Array, Array]:
+            low, high = bracket
+            between = jnp.clip(middle(low, high), low + 1.0, jnp.maximum(high - 1.0, low + 1.0))
+            return self._narrow(level, low, between, high)
+
+        return jax.lax.while_loop(is_open, halve, (jnp.full_like(mean, -1.0), high))[1]
+
+    def _narrow(
+        self, level: Scalar, low: Array, middle: Array, high: Array
+    ) -> tuple[Float[Array, "N Q"], Float[Array, "N Q"]]:
+        """The half of a bracket that holds the quantile; a closed bracket of whole numbers stays."""
+        enough = self.cdf(middle) >= level
+        return jnp.where(enough, low, middle), jnp.where(enough, jnp.minimum(middle, high), high)
 
     def sample(self, key: Key, num: int) -> Float[Array, "{num} N Q"]:
         """Draws of the targets; rows are drawn independently of one another."""

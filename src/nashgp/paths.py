@@ -1,57 +1,66 @@
 """Function draws: whole functions from the posterior that can be evaluated anywhere, again."""
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float
 
-from nashgp.layers import SparseGPLayer
-from nashgp.model import DeepGP
+from nashgp.layers import Features, SparseGPLayer
 from nashgp.posteriors import Fitted
-from nashgp.priors import Values
 from nashgp.shapes import Key
 
 NUM_FEATURES = 1024
 
 
-class LayerPath(eqx.Module):
+class LayerDraw(eqx.Module):
+    """What one draw of one layer needs beside the layer; stacked along S for many draws.
+
+    `weight` is absent when conditionals are deterministic.
+    """
+
+    key: Key
+    weight: Float[Array, "*S F P"] | None
+    correction: Float[Array, "*S M P"]
+
+
+def evaluate_layer(
+    layer: SparseGPLayer, draw: LayerDraw, features: Features, x: Float[Array, "N D"]
+) -> Float[Array, "N P"]:
     """One draw of one layer: a prior draw from random features, corrected at the inducing inputs.
 
         f(x) = m(x) + φ(x) w + A(x) (v - C⁻¹ φ(z) w),        w ~ N(0, I)
 
     Matheron's rule. Each draw has features of its own, and `E φ(x) · φ(x') = k(x, x')` exactly, so
     the covariance over draws is that of the GP for any number of features; more of them make the
-    draws more Gaussian. `weight` is absent when conditionals are deterministic.
+    draws more Gaussian.
     """
-
-    layer: SparseGPLayer
-    key: Key
-    weight: Float[Array, "F P"] | None
-    correction: Float[Array, "M P"]
-
-    def __call__(self, x: Float[Array, "N D"]) -> Float[Array, "N P"]:
-        features = self.layer.features(x)
-        values = features.mean + features.a @ self.correction
-        if self.weight is None:
-            return values
-        return values + self.layer.kernel.features(self.key, x, len(self.weight)) @ self.weight
+    values = features.mean + features.a @ draw.correction
+    if draw.weight is None:
+        return values
+    return values + layer.kernel.features(draw.key, x, len(draw.weight)) @ draw.weight
 
 
 class FunctionDraws(eqx.Module):
     """S functions drawn jointly over layers: the same draw is the same function at every call."""
 
-    paths: tuple[LayerPath, ...]
+    layers: tuple[SparseGPLayer, ...]
+    draws: tuple[LayerDraw, ...]
+
+    def __len__(self) -> int:
+        return self.draws[0].correction.shape[0]
 
     def hidden(self, x: Float[Array, "N D"]) -> tuple[Float[Array, "S N _P"], ...]:
         """The output of every layer, the last included."""
-
-        def one(paths: tuple[LayerPath, ...]) -> tuple[Array, ...]:
-            outputs, h = [], x
-            for path in paths:
-                h = path(h)
-                outputs.append(h)
-            return tuple(outputs)
-
-        return eqx.filter_vmap(one)(self.paths)
+        outputs, h = [], jnp.broadcast_to(x, (len(self), *x.shape))
+        for layer, draw in zip(self.layers, self.draws, strict=True):
+            rows = h.reshape(-1, h.shape[2])  # of all draws at once: one factor, one matmul
+            features = jax.tree.map(
+                lambda leaf: leaf.reshape(*h.shape[:2], *leaf.shape[1:]), layer.features(rows)
+            )
+            h = eqx.filter_vmap(evaluate_layer, in_axes=(None, 0, 0, 0))(layer, draw, features, h)
+            outputs.append(h)
+        return tuple(outputs)
 
     def __call__(self, x: Float[Array, "N D"]) -> Float[Array, "S N P"]:
         """The latent functions at some inputs."""
@@ -65,29 +74,35 @@ def draw_functions(
     draw, rest = jr.split(key)
     values = fitted.posterior.sample(draw, fitted.model, num)
 
-    def one(key: Key, values: Values) -> tuple[LayerPath, ...]:
-        return _draw_layers(key, fitted.model, values, num_features)
+    keys = jr.split(rest, len(fitted.model.layers))
+    layers = zip(keys, fitted.model.layers, values, strict=True)
+    deterministic = fitted.model.deterministic
+    draws = tuple(_draw_layer(k, layer, v, deterministic, num_features) for k, layer, v in layers)
+    return FunctionDraws(fitted.model.layers, draws)
 
-    return FunctionDraws(eqx.filter_vmap(one)(jr.split(rest, num), values))
 
+def _draw_layer(
+    key: Key,
+    layer: SparseGPLayer,
+    values: Float[Array, "S M P"],
+    deterministic: bool,
+    num_features: int,
+) -> LayerDraw:
+    """The draws of one layer, each with random features of its own."""
+    inverse = layer.factor().inverse
 
-def _draw_layers(
-    key: Key, model: DeepGP, values: Values, num_features: int
-) -> tuple[LayerPath, ...]:
-    keys = jr.split(key, len(model.layers))
-    paths = []
-    for k, layer, v in zip(keys, model.layers, values, strict=True):
-        spectrum, normal = jr.split(k)
-        if model.deterministic:
-            paths.append(LayerPath(layer, spectrum, None, v))
-            continue
+    def one(key: Key, v: Float[Array, "M P"]) -> LayerDraw:
+        spectrum, normal = jr.split(key)
+        if deterministic:
+            return LayerDraw(spectrum, None, v)
         w = jr.normal(normal, (num_features, layer.num_outputs), v.dtype)
         prior_z = layer.kernel.features(spectrum, layer.z, num_features) @ w
-        paths.append(LayerPath(layer, spectrum, w, v - layer.factor().inverse @ prior_z))
-    return tuple(paths)
+        return LayerDraw(spectrum, w, v - inverse @ prior_z)
+
+    return eqx.filter_vmap(one)(jr.split(key, len(values)), values)
 
 
 evaluate = eqx.filter_jit(lambda draws, x: draws(x))
 """Compiled evaluation of function draws."""
 
-__all__ = ["FunctionDraws", "LayerPath", "draw_functions", "evaluate"]
+__all__ = ["FunctionDraws", "LayerDraw", "draw_functions", "evaluate"]

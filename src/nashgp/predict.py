@@ -67,9 +67,9 @@ def summarise(
 
 
 def rows_at_once(numbers_per_row: int) -> int:
-    """A chunk whose largest array stays near 64 MB, between 64 and 1,024 rows."""
-    rows = max(1, 2**23 // numbers_per_row)
-    return min(1024, max(64, 1 << (rows.bit_length() - 1)))
+    """A chunk whose largest array stays near 64 MB: a power of two from 8 to 1,024 rows."""
+    rows = max(8, 2**23 // numbers_per_row)
+    return min(1024, 1 << (rows.bit_length() - 1))
 
 
 def over_rows(

@@ -65,8 +65,13 @@ class Config:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name} must be at least 1, got {value}.")
-        if not isinstance(self.kernel, kernels.AbstractKernel) and not callable(self.kernel):
-            choose("kernel", self.kernel, KERNELS, "or a kernel object")
+        check_kernel(self.kernel)
+
+
+def check_kernel(kernel: object) -> None:
+    """Raise `InputError` for what is no kernel and makes none."""
+    if not isinstance(kernel, kernels.AbstractKernel) and not callable(kernel):
+        choose("kernel", kernel, KERNELS, "or a kernel object")
 
 
 def choose(name: str, value: object, known: Mapping[str, Any], otherwise: str = "") -> Any:

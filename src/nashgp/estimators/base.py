@@ -108,12 +108,13 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         counted = w > 0.0
         x, t, w = x[counted], t[counted], w[counted]
 
-        likelihood = self.fitted_.model.likelihood if warm else self._start_likelihood(t)
+        previous = self._previous(t) if warm else None
+        likelihood = previous.model.likelihood if previous else self._start_likelihood(t)
         likelihood.check_targets(t)
         kept, scaling = self._measure(x, t, likelihood, warm)
         x, t = scaling.forward(x[:, kept], t)
         seed = _seed(self.random_state)
-        start = self._warm(t) if warm else self._start(x, t, likelihood, seed)
+        start = previous or self._start(x, t, likelihood, seed)
         outcome = self._train(seed, engine, start, x, t, w)
 
         # Only now: a fit that failed leaves the estimator as it was.
@@ -122,11 +123,13 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         self.fitted_, self.history_ = outcome.fitted, outcome.history
         self.num_inducing_ = outcome.fitted.model.layers[0].num_inducing
         self.num_steps_ = len(outcome.history.objective)
-        self.batch_size_ = self._batch_size(len(x)) or len(x)
+        num_rows = len(x) - self._num_held(len(x))
+        self.batch_size_ = self._batch_size(num_rows) or num_rows
         return self
 
     def _engine(self) -> Engine:
         """Check every setting that does not depend on the rows, and make the engine."""
+        recipes.check_kernel(self.kernel)
         recipes.choose("game", self.game, dict.fromkeys(("anchored", "paper")))
         recipes.choose("dtype", self.dtype, dict.fromkeys(("float64", "float32")))
         at_least_one("num_steps", self.num_steps, optional=True)
@@ -181,7 +184,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         )
         return recipes.build(x, t.shape[1], config, seed=seed, dtype=self.dtype)
 
-    def _warm(self, t: np.ndarray) -> Fitted:
+    def _previous(self, t: np.ndarray) -> Fitted:
         """The last fit, if new rows can go on from it."""
         if t.shape[1] != len(self.scaling_.y_scale):
             raise InputError(
@@ -205,7 +208,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         w: np.ndarray,
     ) -> train.Outcome:
         held = np.zeros(len(x), dtype=bool)
-        num_held = round(self.validation_fraction * len(x))
+        num_held = self._num_held(len(x))
         if len(x) - num_held < 2:
             raise InputError(
                 f"validation_fraction {self.validation_fraction} leaves fewer than two of "
@@ -228,6 +231,10 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
             validation=validation,
             progress=self.progress,
         )
+
+    def _num_held(self, num_rows: int) -> int:
+        """Rows set aside to decide when to stop."""
+        return round(self.validation_fraction * num_rows)
 
     def _batch_size(self, num_rows: int) -> int | None:
         """Rows of a step, None for all of them."""

@@ -41,15 +41,17 @@ class FunctionSample:
 
     def evaluate(self, what: Callable[..., Any], x: Float[np.ndarray, "N D"]) -> Any:
         """`what(draws, likelihood, x)` over chunks of rows."""
-        path = self._draws.paths[0]
-        num, features = len(path.correction), 1 if path.weight is None else path.weight.shape[1]
+        first = self._draws.draws[0]
+        widest = max(
+            first.correction.shape[1], 0 if first.weight is None else first.weight.shape[1]
+        )
         dtype = dtype_of(self._draws)
         with scope(dtype):
             return predict.over_rows(
                 lambda rows: _evaluate(what, self._draws, self._likelihood, rows),
                 (x,),
                 dtype,
-                predict.rows_at_once(num * max(features, path.correction.shape[1])),
+                predict.rows_at_once(len(self._draws) * widest),
             )
 
 

@@ -120,7 +120,7 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
         summary = predict.quantiles(levels.tolist(), self.dtype)
         return self._outputs(self._summarise(summary, self._inputs(X)))
 
-    def predict_interval(self, X: Rows, coverage: float = 0.9) -> np.ndarray:
+    def predict_interval(self, X: Rows, coverage: Rows = 0.9) -> np.ndarray:
         """The central interval that holds a target with probability `coverage`: lower, upper."""
         tail = 0.5 * (1.0 - rows.levels("coverage", coverage)[0])
         return self.predict_quantiles(X, [tail, 1.0 - tail])

@@ -37,9 +37,9 @@ def targets(y: Rows, num_rows: int, *, allow_missing: bool) -> tuple[Table, bool
         raise InputError(
             "y is missing: the estimator requires y to be passed, but the target y is None."
         )
-    table = _checked(check_array, "y", y, ensure_2d=False, **_NUMBERS)
+    table = _checked(check_array, "y", y, ensure_2d=False, allow_nd=True, **_NUMBERS)
     if table.ndim > 2:
-        raise InputError(f"y must have one or two axes, got shape {table.shape}.")
+        raise InputError(f"y must have one or two axes, got shape {table.shape}; reshape it.")
     is_vector = table.ndim == 1
     table = table.reshape(len(table), -1)
     if len(table) != num_rows:

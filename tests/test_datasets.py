@@ -1,14 +1,17 @@
 """Data sets: one file as published or one clear refusal."""
 
 import hashlib
+import http.server
 import os
+import socket
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from nashgp import datasets
-from nashgp.datasets import Regression, Source, load
+from nashgp.datasets import Regression, Source, fetch, load
 from nashgp.errors import InputError
 
 # name: rows, input columns, splits, as the files are documented
@@ -30,18 +33,28 @@ def have_data() -> bool:
     )
 
 
+@pytest.fixture(autouse=True)
+def empty_cache(tmp_path, monkeypatch):
+    """A cache of the test's own; gives the folder that `fetch` fills."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "nashgp"
+
+
 @pytest.fixture
 def tiny(tmp_path, monkeypatch):
     """A data folder with one set called `tiny`; gives the path of its file."""
     rng = np.random.default_rng(0)
-    path = tmp_path / "uci" / "tiny.npz"
-    path.parent.mkdir()
+    path = tmp_path / "data" / "uci" / "tiny.npz"
+    path.parent.mkdir(parents=True)
     mask = np.zeros((2, 10), dtype=bool)
     mask[0, :1], mask[1, 4:6] = True, True
-    np.savez(path, X=rng.normal(size=(10, 3)), y=np.arange(10), test_mask=mask)
-    checksum = hashlib.sha256(path.read_bytes()).hexdigest()
-    monkeypatch.setattr(datasets, "SOURCES", {"tiny": Source("uci/tiny.npz", checksum)})
-    monkeypatch.setenv(datasets.FOLDER, str(tmp_path))
+    x, y = rng.normal(size=(10, 3)), np.arange(10.0)
+    np.savez(path, X=x, y=y, test_mask=mask)
+    file = hashlib.sha256(path.read_bytes()).hexdigest()
+    content = hashlib.sha256(x.tobytes() + y.tobytes() + mask.tobytes()).hexdigest()
+    source = Source("uci/tiny.npz", file, content, "tinySet", (10, 3, 2))
+    monkeypatch.setattr(datasets, "SOURCES", {"tiny": source})
+    monkeypatch.setenv(datasets.FOLDER, str(tmp_path / "data"))
     return path
 
 
@@ -78,23 +91,52 @@ def test_unknown_name(tiny):
 
 
 @pytest.mark.parametrize("value", [None, ""])
-def test_unset_variable(tiny, monkeypatch, value):
+def test_no_folder_names_both_remedies(tiny, empty_cache, monkeypatch, value):
     monkeypatch.delenv(datasets.FOLDER)
     if value is not None:
         monkeypatch.setenv(datasets.FOLDER, value)
-    with pytest.raises(InputError, match="Set the environment variable NASHGP_DATA"):
+    assert datasets.folders() == [empty_cache]
+    with pytest.raises(InputError, match=r"set NASHGP_DATA .*, or run `nashgp data fetch tiny`"):
         load("tiny")
 
 
 def test_missing_file(tiny):
     tiny.unlink()
-    with pytest.raises(InputError, match=r"tiny\.npz is missing; put it there"):
+    with pytest.raises(InputError, match=r"data or .*nashgp; set NASHGP_DATA .* uci/tiny\.npz"):
         load("tiny")
 
 
-def test_changed_file(tiny):
-    tiny.write_bytes(tiny.read_bytes() + b" ")
-    with pytest.raises(InputError, match="replace it by a fresh copy"):
+def test_the_cache_comes_second(tiny, empty_cache):
+    cached = empty_cache / "uci" / "tiny.npz"
+    cached.parent.mkdir(parents=True)
+    cached.write_bytes(b"a file that is not looked at")
+    assert datasets.find("tiny") == tiny
+    os.replace(tiny, cached)
+    assert datasets.find("tiny") == cached
+    assert load("tiny").num_splits == 2
+
+
+def test_the_cache_is_below_home_by_default(monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/somewhere")
+    monkeypatch.setenv("USERPROFILE", "/somewhere")  # the same for Windows
+    assert datasets.cache() == Path("/somewhere/.cache/nashgp")
+
+
+def test_another_file_with_the_same_arrays(tiny):
+    """NumPy's files change from version to version; the numbers must not."""
+    with np.load(tiny) as arrays:
+        x, y, mask = arrays["X"], arrays["y"], arrays["test_mask"]
+    np.savez_compressed(tiny, X=np.asfortranarray(x), y=y.astype(int), test_mask=mask)
+    np.testing.assert_array_equal(load("tiny").x, x)
+    np.savez_compressed(tiny, X=x + 1e-9, y=y, test_mask=mask)
+    with pytest.raises(InputError, match="not the known set 'tiny'; replace it by a fresh copy"):
+        load("tiny")
+
+
+def test_damaged_file(tiny):
+    tiny.write_bytes(tiny.read_bytes()[:-100])
+    with pytest.raises(InputError, match=r"cannot be read .* replace it by a fresh copy"):
         load("tiny")
 
 
@@ -102,16 +144,159 @@ def test_pickled_arrays_are_refused(tiny, monkeypatch):
     """Even a file with the right checksum never runs code."""
     np.savez(tiny, X=np.array([None]), y=np.zeros(1), test_mask=np.zeros((1, 1), bool))
     checksum = hashlib.sha256(tiny.read_bytes()).hexdigest()
-    monkeypatch.setitem(datasets.SOURCES, "tiny", Source("uci/tiny.npz", checksum))
-    with pytest.raises(ValueError, match="allow_pickle"):
+    source = datasets.SOURCES["tiny"]._replace(sha256=checksum)
+    monkeypatch.setitem(datasets.SOURCES, "tiny", source)
+    with pytest.raises(InputError, match="allow_pickle"):
         load("tiny")
+
+
+@pytest.fixture
+def home(tiny, monkeypatch):
+    """A public home on this machine that offers `tiny` as text; gives its files by name."""
+    data = load("tiny")
+    table = np.column_stack([data.y, data.x])  # the target first
+    files = {
+        "data": "\n".join(" ".join(repr(float(value)) for value in row) for row in table),
+        "index_features": "1.0e+00\n2.0e+00\n3.0e+00\n",
+        "index_target": "0\n",
+        "index_test_0": "0\n",
+        "index_test_1": "4.0\n5.0\n",
+    }
+    answers = {f"/tinySet/data/{name}.txt": text.encode() for name, text in files.items()}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        promised = 0  # bytes announced beyond those sent
+
+        def do_GET(self):
+            body = answers.get(self.path)
+            if body is None:
+                return self.send_error(404)
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body) + self.promised))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    monkeypatch.setattr(datasets, "HOME", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.delenv(datasets.FOLDER)
+    server.answers, server.handler = answers, Handler
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_fetch_fills_the_cache(home, tiny, empty_cache):
+    path = fetch("tiny")
+    assert path == empty_cache / "uci" / "tiny.npz"
+    assert [each for each in empty_cache.rglob("*") if each.is_file()] == [path]
+    data = load("tiny")
+    with np.load(tiny) as arrays:
+        np.testing.assert_array_equal(data.x, arrays["X"])
+        np.testing.assert_array_equal(data.test_mask, arrays["test_mask"])
+    home.answers.clear()
+    assert fetch("tiny") == path  # nothing is asked for twice
+
+
+def test_fetch_to_a_folder_mends_a_damaged_file(home, tmp_path, monkeypatch):
+    path = tmp_path / "here" / "uci" / "tiny.npz"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"damaged")
+    assert fetch("tiny", tmp_path / "here", progress=True) == path
+    monkeypatch.setenv(datasets.FOLDER, str(tmp_path / "here"))
+    assert load("tiny").num_splits == 2
+
+
+def _wrong_number(home):
+    home.answers["/tinySet/data/data.txt"] = b"1" + home.answers["/tinySet/data/data.txt"]
+
+
+def _no_file(home):
+    del home.answers["/tinySet/data/index_test_1.txt"]
+
+
+def _cut_off(home):
+    home.handler.promised = 10
+
+
+def _cut_off_unnoticed(home):
+    home.answers["/tinySet/data/data.txt"] = home.answers["/tinySet/data/data.txt"][:-50]
+
+
+def _empty(home):
+    home.answers["/tinySet/data/index_target.txt"] = b""
+
+
+def _no_numbers(home):
+    home.answers["/tinySet/data/index_test_0.txt"] = b"<html>"
+
+
+@pytest.mark.parametrize(
+    ("trouble", "sentence"),
+    [
+        (_wrong_number, "no longer holds the known set 'tiny'; get uci/tiny.npz elsewhere and set"),
+        (
+            _no_file,
+            r"index_test_1\.txt could not be fetched \(HTTP Error 404.*check the connection",
+        ),
+        (_cut_off, r"data\.txt could not be fetched \(IncompleteRead.*check the connection"),
+        (_cut_off_unnoticed, r"tinySet holds no data set .* or set NASHGP_DATA"),
+        (_empty, r"tinySet holds no data set .*; try again"),
+        (_no_numbers, r"tinySet holds no data set .*; try again"),
+    ],
+)
+def test_fetch_that_fails_leaves_nothing(home, empty_cache, trouble, sentence):
+    trouble(home)
+    with pytest.raises(InputError, match=sentence):
+        fetch("tiny")
+    assert not empty_cache.exists()
+
+
+def test_fetch_from_an_unreachable_host(home, empty_cache, monkeypatch):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    monkeypatch.setattr(datasets, "HOME", f"http://127.0.0.1:{port}")
+    with pytest.raises(InputError, match=r"could not be fetched .*check the connection"):
+        fetch("tiny")
+    assert not empty_cache.exists()
+
+
+def test_fetch_into_a_file(home, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"cannot be written .* choose another folder"):
+        fetch("tiny", tmp_path / "file")
+
+
+def test_fetch_of_an_unknown_set(tiny):
+    with pytest.raises(InputError, match="choose one of tiny"):
+        fetch("huge")
+
+
+def test_whole_file_replaces_at_the_end(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with pytest.raises(KeyboardInterrupt), datasets.whole_file(path) as partial:
+        partial.write_text("half")
+        raise KeyboardInterrupt
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+    with datasets.whole_file(path) as partial:
+        partial.write_text("new")
+    assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
 
 
 def test_registry_is_whole():
     assert set(datasets.SOURCES) == set(SIZES)
     for name, source in datasets.SOURCES.items():
         assert source.path == f"uci/{name}.npz"
-        assert len(bytes.fromhex(source.sha256)) == 32
+        assert len(bytes.fromhex(source.sha256)) == len(bytes.fromhex(source.content)) == 32
+        assert source.size == SIZES[name]
 
 
 @pytest.mark.skipif(
@@ -121,6 +306,7 @@ def test_registry_is_whole():
 def test_real_sets(name):
     rows, columns, splits = SIZES[name]
     data = load(name)
+    assert datasets._checksum(data) == datasets.SOURCES[name].content
     assert data.x.shape == (rows, columns)
     assert data.y.shape == (rows, 1)
     assert data.test_mask.shape == (splits, rows)

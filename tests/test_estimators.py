@@ -313,7 +313,7 @@ def test_a_failed_fit_leaves_the_estimator_as_it_was():
     model = tiny(num_steps=5).fit(x, y)
     before = model.predict(x)
     model.set_params(learning_rate=1e200)
-    with pytest.raises(NumericalError, match="learning rate|positive definite"):
+    with pytest.raises(NumericalError, match=r"learning rate|positive definite"):
         model.fit(x, 2.0 * y)
     np.testing.assert_array_equal(model.predict(x), before)
 
@@ -457,6 +457,6 @@ def test_nothing_before_fit(tmp_path):
         lambda m: m.sample_functions(),
         lambda m: m.save(tmp_path / "model"),
     ):
-        with pytest.raises(NotFittedError, match="not fitted yet. Call 'fit'"):
+        with pytest.raises(NotFittedError, match=r"not fitted yet. Call 'fit'"):
             call(tiny())
     assert not list(tmp_path.iterdir())

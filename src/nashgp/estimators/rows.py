@@ -117,11 +117,7 @@ def _checked(check: Callable[..., Table], name: str, *args: Any, **settings: Any
 
 def _refuse_text(frame: Any) -> None:
     """Name the columns of a data frame that are not numbers."""
-    text = [
-        str(name)
-        for name, kind in zip(frame.columns, frame.dtypes, strict=True)
-        if not _is_number(kind)
-    ]
+    text = [str(name) for name in frame.columns if not _is_number(frame[name])]
     if text:
         raise InputError(
             f"X holds text in {_listing(text)}; encode it as numbers, for example with "
@@ -129,9 +125,12 @@ def _refuse_text(frame: Any) -> None:
         )
 
 
-def _is_number(kind: object) -> bool:
-    """Whether a column type of a data frame holds numbers (or objects that may turn out so)."""
-    return getattr(kind, "kind", "O") in "biufcO" and str(kind) not in ("category", "string", "str")
+def _is_number(column: Any) -> bool:
+    """Whether a column of a data frame holds numbers; objects are looked at one by one."""
+    kind = getattr(column.dtype, "kind", "O")
+    if kind == "O":
+        return not any(isinstance(value, str) for value in column)
+    return kind in "biufc"
 
 
 def _listing(names: Iterable[str]) -> str:

@@ -1,8 +1,8 @@
 """DSVI as published on the standard UCI splits: two layers, 128 inducing inputs.
 
-    NASHGP_DATA=... python experiments/dsvi_uci.py --sets boston concrete energy --splits 0 1 2 3 4
+    nashgp run dsvi-uci --sets boston concrete energy --splits 0 1 2 3 4
 
-Every finished cell is saved at once under results/dsvi_uci/ and skipped the next time. Objective,
+Every finished cell is saved at once below the results folder and skipped the next time. Objective,
 optimiser and hidden start are the published ones; noise 0.1, lengthscale √D and 5,000 steps are
 ours, the same for every set. Earlier prototypes had met test rows of these splits with that start.
 """
@@ -15,17 +15,22 @@ import itertools
 import json
 import multiprocessing
 import os
-import pathlib
 import time
 import traceback
+from collections.abc import Iterable, Iterator
 from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from nashgp import datasets
+from nashgp.errors import InputError
 from nashgp.scaling import Scaling
 
-RESULTS = pathlib.Path(__file__).parent.parent / "results" / "dsvi_uci"
+CORES = os.cpu_count() or 1
+FULL = {"sets": ["boston", "concrete", "energy"], "splits": [0, 1, 2, 3, 4], "jobs": CORES}
+QUICK = {"sets": ["boston"], "splits": [0], "jobs": 1, "num_steps": 20, "num_inducing": 10}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,11 +51,11 @@ class Cell:
     dtype: str = "float64"
     seed: int = 0
 
-    @property
-    def path(self) -> pathlib.Path:
+    def path(self, results: Path) -> Path:
+        """The file of this result; a change of any setting changes its name."""
         text = json.dumps(dataclasses.asdict(self), sort_keys=True)
         name = hashlib.sha256(text.encode()).hexdigest()[:12]
-        return RESULTS / f"{self.set}-{self.split}-{name}.json"
+        return results / f"{self.set}-{self.split}-{name}.json"
 
 
 def run(cell: Cell) -> dict[str, float]:
@@ -108,8 +113,8 @@ def evaluate(key, fitted, scaling, x, y, num_samples: int = 200) -> dict[str, fl
     }
 
 
-def work(cell: Cell) -> Cell:
-    """Run one cell in its own process and save it, failure included."""
+def work(cell: Cell, results: Path) -> Cell:
+    """Run one cell and save it, failure included."""
     began = time.perf_counter()
     try:
         outcome = {"scores": run(cell)}
@@ -117,10 +122,25 @@ def work(cell: Cell) -> Cell:
         outcome = {"failure": traceback.format_exc(limit=3), "seconds": time.perf_counter() - began}
     packages = {name: version(name) for name in ("nashgp", "jax", "equinox", "optax", "numpy")}
     record = {"cell": dataclasses.asdict(cell), "versions": packages} | outcome
-    partial = cell.path.with_suffix(".part")
-    partial.write_text(json.dumps(record, indent=1) + "\n")
-    os.replace(partial, cell.path)
+    with datasets.whole_file(cell.path(results)) as partial:
+        partial.write_text(json.dumps(record, indent=1) + "\n")
     return cell
+
+
+def work_all(cells: list[Cell], results: Path, jobs: int) -> Iterator[Cell]:
+    """Run cells side by side, each process on a core of its own."""
+    places = itertools.repeat(results)
+    if jobs == 1:
+        yield from map(work, cells, places)
+        return
+    spawn = multiprocessing.get_context("spawn")  # a fork would copy JAX's threads half-way
+    cores = spawn.Queue()
+    for job in range(jobs):
+        cores.put(job % CORES)
+    with concurrent.futures.ProcessPoolExecutor(
+        jobs, mp_context=spawn, initializer=pin, initargs=(cores,)
+    ) as pool:
+        yield from pool.map(work, cells, places)
 
 
 def pin(cores: "multiprocessing.Queue[int]") -> None:
@@ -142,11 +162,12 @@ COLUMNS = {  # heading -> key of a score
 }
 
 
-def table(cells: list[Cell]) -> str:
+def table(cells: Iterable[Cell], results: Path) -> str:
     """Mean ± standard error over splits; failures are counted, never dropped silently."""
     lines = [f"{'set':10} done failed" + "".join(f"{head:>17}" for head in COLUMNS)]
     for name, group in itertools.groupby(cells, key=lambda cell: cell.set):
-        records = [json.loads(cell.path.read_text()) for cell in group if cell.path.exists()]
+        paths = [cell.path(results) for cell in group]
+        records = [json.loads(path.read_text()) for path in paths if path.exists()]
         done = [record["scores"] for record in records if "scores" in record]
         line = f"{name:10} {len(done):4d} {len(records) - len(done):6d}"
         for key in COLUMNS.values() if done else ():
@@ -157,35 +178,45 @@ def table(cells: list[Cell]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--sets", nargs="+", default=["boston", "concrete", "energy"])
-    parser.add_argument("--splits", nargs="+", type=int, default=[0, 1, 2, 3, 4])
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options; those not given have the values of `FULL` or `QUICK`, then those of `Cell`."""
+
+    def add(name: str, **settings: Any) -> None:
+        parser.add_argument(f"--{name.replace('_', '-')}", default=argparse.SUPPRESS, **settings)
+
+    parser.add_argument("--quick", action="store_true", help="one split, a few steps: seconds")
+    parser.add_argument("--results", type=Path, metavar="FOLDER", help="default results/dsvi_uci")
+    add("sets", nargs="+", metavar="SET", help="data sets; `nashgp data` lists them")
+    add("splits", nargs="+", type=int, metavar="SPLIT", help="numbers of the splits, from 0")
+    add("jobs", type=int, help="processes at once")
     for field in dataclasses.fields(Cell)[2:]:
         if field.type is bool:
-            parser.add_argument(f"--{field.name}", action="store_true")
+            add(field.name, action="store_true")
         else:
-            parser.add_argument(f"--{field.name}", type=field.type, default=field.default)
-    options = vars(parser.parse_args())
-    sets, splits, jobs = options.pop("sets"), options.pop("splits"), options.pop("jobs")
-
-    for name in sets:  # a wrong name or folder is the caller's mistake, not a failed run
-        datasets.load(name)
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    cells = [Cell(name, split, **options) for name in sets for split in splits]
-    missing = [cell for cell in cells if not cell.path.exists()]
-    spawn = multiprocessing.get_context("spawn")
-    cores = spawn.Queue()
-    for job in range(jobs):
-        cores.put(job % os.cpu_count())
-    with concurrent.futures.ProcessPoolExecutor(
-        jobs, mp_context=spawn, initializer=pin, initargs=(cores,)
-    ) as pool:
-        for number, cell in enumerate(pool.map(work, missing), start=1):
-            print(f"[{number}/{len(missing)}] {cell.set} split {cell.split}", flush=True)
-    print(table(cells))
+            add(field.name, type=field.type, help=f"default {field.default}")
 
 
-if __name__ == "__main__":
-    main()
+def main(options: argparse.Namespace) -> int:
+    """Run the cells that are not finished and print the table; 1 if any has failed."""
+    given = dict(vars(options))
+    quick, results = given.pop("quick"), given.pop("results")
+    if results is None:  # a quick look must not end up among the results
+        results = Path("results", "dsvi_uci_quick" if quick else "dsvi_uci")
+    settings = (QUICK if quick else FULL) | given
+    sets, splits, jobs = settings.pop("sets"), settings.pop("splits"), settings.pop("jobs")
+    if jobs < 1:
+        raise InputError(f"--jobs must be at least 1, got {jobs}.")
+    for name in sets:  # a wrong name, folder or split is the caller's mistake, not a failed run
+        data = datasets.load(name)
+        for split in splits:
+            data.split(split)
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--results {results} cannot be made ({error.strerror}).") from error
+    cells = [Cell(name, split, **settings) for name in sets for split in splits]
+    missing = [cell for cell in cells if not cell.path(results).exists()]
+    for number, cell in enumerate(work_all(missing, results, jobs), start=1):
+        print(f"[{number}/{len(missing)}] {cell.set} split {cell.split}", flush=True)
+    print(table(cells, results))
+    return int(any("failure" in json.loads(cell.path(results).read_text()) for cell in cells))

@@ -1,0 +1,6 @@
+"""Experiments that `nashgp run` knows, each a module with `add_arguments` and `main`."""
+
+EXPERIMENTS = {
+    "demo": "nashgp.experiments.demo",
+    "dsvi-uci": "nashgp.experiments.dsvi_uci",
+}

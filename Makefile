@@ -10,7 +10,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help $(VENV) test test-slow lint check format docs clean
+.PHONY: help $(VENV) demo test test-slow lint check format docs bench clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -21,6 +21,9 @@ $(VENV)/.stamp: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -e ".[dev]" -c constraints.txt
 	@touch $@
+
+demo: $(VENV)  ## Fit and compare on bundled data; writes demo/report.html
+	$(BIN)/nashgp run demo --out demo
 
 test: $(VENV)  ## Run the tests, from nothing
 	$(BIN)/python -m pytest -n 2
@@ -44,6 +47,15 @@ format: $(VENV)  ## Format the code and mend what can be mended
 docs: $(VENV)  ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict
 
+.venv-bench/.stamp:
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python -m pip install torch==2.13.0
+	.venv-bench/bin/python -m pip install gpytorch==1.15.2 numpy
+	@touch $@
+
+bench: $(VENV) .venv-bench/.stamp  ## Time a training step beside GPyTorch
+	$(BIN)/python -m bench.run --out results/bench.json
+
 clean:  ## Remove everything made here, the environment too
-	rm -rf .venv site build dist .pytest_cache .ruff_cache .import_linter_cache
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf .venv .venv-bench site build dist .pytest_cache .ruff_cache .import_linter_cache
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

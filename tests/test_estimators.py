@@ -382,7 +382,7 @@ TEXT = pd.DataFrame({"a": X[:, 0], "city": ["Oslo"] * 20})
         ({}, X[:1], Y[:1], "X has one row .*; pass at least two"),
         ({}, X[:0], Y[:0], r"X: Found array with 0 sample\(s\).*; pass at least two rows"),
         ({}, X[:, :0], Y, r"X: Found array with 0 feature\(s\).*; pass at least one column"),
-        ({}, X[:, 0], Y, r"X: Expected 2D array, got 1D array instead; use X.reshape\(-1, 1\)"),
+        ({}, X[:, 0], Y, r"X: Expected 2D array, got 1D array instead; Reshape your data"),
         ({}, TEXT, Y, "X holds text in column 'city'; encode it as numbers"),
         ({}, TEXT.to_numpy(), Y, "X: could not convert string to float: 'Oslo'; encode text"),
         ({}, X, Y[:-1], "y has 19 rows and X has 20; pass one y per row of X"),

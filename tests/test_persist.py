@@ -354,7 +354,6 @@ def test_a_pickle_in_the_metadata_is_not_unpickled(path):
         ({"a": jnp.ones(2, jnp.bfloat16)}, "a is a ArrayImpl of bfloat16, which"),
         ({"a": np.ma.ones(2)}, "a is a MaskedArray, which"),
     ],
-    ids=str,
 )
 def test_what_a_file_cannot_hold_is_refused_by_name(path, value, message):
     with pytest.raises(InputError, match=f"^{message}.*cannot hold; use modules"):
@@ -594,7 +593,6 @@ RBF = {"raw_variance": 0.0, "raw_lengthscale": 0.0, "columns": None}
         b"bytes",
         object(),
     ],
-    ids=str,
 )
 def test_senseless_specs_are_refused(spec):
     for place in (spec, [spec], {"tuple": [spec]}, {"dict": {"a": spec}}):

@@ -91,7 +91,7 @@ def _validate(estimator: BaseEstimator, X: Rows, *, input_name: str, **settings:
 
 # What scikit-learn's messages begin with, and the remedy to add.
 _REMEDIES = {
-    "Expected 2D array": "; use X.reshape(-1, 1) for one column or X.reshape(1, -1) for one row.",
+    "Expected 2D array": "; Reshape your data with X.reshape(-1, 1) or X.reshape(1, -1).",
     "X has": "; pass the columns it was fitted with.",
     "Found array with 0 sample": "; pass at least two rows.",
     "Found array with 0 feature": "; pass at least one column.",

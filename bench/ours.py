@@ -1,0 +1,89 @@
+"""Times `nashgp` on one case in this process, and prints one line of JSON."""
+
+import argparse
+import json
+import time
+from importlib.metadata import version
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+
+from bench.cases import (
+    CASES,
+    NUM_PREDICTIVE_DRAWS,
+    QUICK,
+    REPEATS,
+    Case,
+    fastest,
+    make_rows,
+    peak_megabytes,
+    resident_megabytes,
+)
+from nashgp import predict, recipes, train
+from nashgp.batch import make_data
+from nashgp.engines import DSVI
+from nashgp.precision import scope
+
+
+def measure(case: Case, dtype: str, *, drawn: bool) -> dict[str, object]:
+    """Time training through `train.run` and prediction through `predict.summarise`."""
+    x, y, x_new = make_rows(case, dtype)
+    data = make_data(x, y, dtype=dtype)
+    before = resident_megabytes()
+
+    config = recipes.Config(case.num_layers, case.num_inputs, case.num_inducing)
+    start = recipes.build(x, 1, config, dtype=dtype)
+    engine = DSVI(num_samples=case.num_samples, draw_inducing=drawn)
+
+    def fit(num_steps: int) -> train.Outcome:
+        key = jr.key(0)
+        return train.run(key, engine, start, data, num_steps=num_steps, chunk=case.steps)
+
+    began = time.perf_counter()
+    fit(1)
+    compiled = time.perf_counter() - began
+    outcome = fit((REPEATS + 1) * case.steps)
+    steps = np.diff(outcome.history.seconds) / case.steps
+    memory = peak_megabytes() - before
+
+    def answer() -> object:
+        return predict.summarise(
+            predict.moments, jr.key(1), outcome.fitted, x_new, num_samples=NUM_PREDICTIVE_DRAWS
+        )
+
+    return {
+        "step_ms": 1e3 * float(np.min(steps)),
+        "predict_ms": 1e3 * fastest(answer),
+        "memory_mb": memory,
+        "compile_s": compiled,
+        "versions": {name: version(name) for name in ("nashgp", "jax", "jaxlib", "numpy")},
+    }
+
+
+def gemm_gflops(dtype: str, size: int = 2048) -> float:
+    """Speed of a large matrix product in JAX: the peak a step is held against."""
+    with scope(dtype):
+        a = jnp.asarray(np.random.default_rng(0).normal(size=(size, size)), dtype)
+        product = jax.jit(jnp.matmul)
+        return 2e-9 * size**3 / fastest(lambda: product(a, a).block_until_ready())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--case", type=int, default=-1, help="number of the case; -1 is the quick")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--drawn", action="store_true", help="draw the inducing values")
+    parser.add_argument("--gemm", action="store_true", help="time a matrix product instead")
+    args = parser.parse_args()
+    if args.gemm:
+        record = {"gemm_gflops": gemm_gflops(args.dtype)}
+    else:
+        case = QUICK if args.case < 0 else CASES[args.case]
+        record = measure(case, args.dtype, drawn=args.drawn)
+    print(json.dumps(record))
+
+
+if __name__ == "__main__":
+    main()

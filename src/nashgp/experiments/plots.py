@@ -1,0 +1,264 @@
+"""Figures: each a function from arrays to a matplotlib `Figure`, free of pyplot's global state.
+
+Panels lie side by side, or below each other when `stacked`, for a narrow screen.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import matplotlib
+import numpy as np
+from jaxtyping import Float, Int
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from scipy.ndimage import median_filter
+from scipy.stats import binom
+
+# Okabe and Ito (2008): told apart with every common kind of colour blindness.
+BLUE, INK, MUTED = "#0072B2", "#222222", "#777777"
+COLOURS = (BLUE, "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000", "#999999")
+MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
+
+BANDS = {  # tints of the same blue, from the outside in
+    "95 % of targets": "#DDEBF5",
+    "80 % of targets": "#B3D3E9",
+    "50 % of targets": "#7FB6DA",
+}
+
+WIDE, NARROW = 8.6, 4.2  # inches
+STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so it is the same everywhere
+    "font.size": 9.0,
+    "axes.titlesize": 9.5,
+    "axes.titlelocation": "left",
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.major.width": 0.7,
+    "ytick.major.width": 0.7,
+    "legend.frameon": False,
+    "lines.solid_capstyle": "round",
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+}
+
+
+def _styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
+    @functools.wraps(draw)
+    def styled(*args: Any, **options: Any) -> Figure:
+        with matplotlib.rc_context(STYLE):
+            return draw(*args, **options)
+
+    return styled
+
+
+def _panels(
+    num: int, stacked: bool, height: float, **options: Any
+) -> tuple[Figure, Sequence[Axes]]:
+    """A figure with `num` panels in a row or a column, each `height` inches high."""
+    size = (NARROW, num * height) if stacked else (WIDE, height)
+    figure = Figure(figsize=size, layout="constrained")
+    shape = {"nrows": num} if stacked else {"ncols": num}
+    return figure, list(figure.subplots(**shape, squeeze=False, **options).ravel())
+
+
+def colours(labels: Sequence[str]) -> dict[str, str]:
+    """A colour for each label, the same whenever the labels are."""
+    return {label: COLOURS[i % len(COLOURS)] for i, label in enumerate(labels)}
+
+
+# ---- the step -------------------------------------------------------------------------------
+
+
+class Fan(NamedTuple):
+    """Predictions on a line: `bands` are quantiles from the outside in, lower then upper."""
+
+    title: str
+    x: Float[np.ndarray, " N"]
+    y: Float[np.ndarray, " N"]
+    grid: Float[np.ndarray, " G"]
+    mean: Float[np.ndarray, " G"]
+    bands: Float[np.ndarray, "G 6"]
+    draws: Float[np.ndarray, "G S"]
+
+
+@_styled
+def fan(fans: Sequence[Fan], *, stacked: bool = False, num_draws: int = 4) -> Figure:
+    """Training rows, mean, nested 50, 80 and 95 % bands and a few functions."""
+    figure, panels = _panels(len(fans), stacked, 3.1, sharex=True, sharey=True)
+    for axes, one in zip(panels, fans, strict=True):
+        for i, (label, colour) in enumerate(BANDS.items()):
+            low, high = one.bands[:, i], one.bands[:, -1 - i]
+            axes.fill_between(one.grid, low, high, color=colour, lw=0, label=label)
+        lines = axes.plot(one.grid, one.draws[:, :num_draws], color=INK, lw=0.6, alpha=0.55)
+        lines[0].set_label("function draws")
+        axes.plot(one.grid, one.mean, color=BLUE, lw=1.8, label="mean")
+        axes.plot(one.x, one.y, ".", color=INK, ms=4.5, mew=0, alpha=0.75, label="training rows")
+        axes.set_title(one.title)
+        axes.margins(x=0)
+    low = min(min(one.y.min(), one.bands.min()) for one in fans)
+    high = max(max(one.y.max(), one.bands.max()) for one in fans)
+    panels[0].set_ylim(max(low, -2.6), min(high, 2.6))
+    for axes in panels if stacked else panels[:1]:
+        axes.set_ylabel("y")
+    for axes in panels[-1:] if stacked else panels:
+        axes.set_xlabel("x")
+    _legend_below(figure, panels[0], 2 if stacked else 6)
+    return figure
+
+
+def _legend_below(figure: Figure, axes: Axes, ncols: int) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=ncols, columnspacing=1.4, fontsize=8.5
+    )
+
+
+class Layers(NamedTuple):
+    """Function draws of a model of two layers: `top` holds the composed functions."""
+
+    x: Float[np.ndarray, " N"]
+    y: Float[np.ndarray, " N"]
+    grid: Float[np.ndarray, " G"]
+    hidden: Float[np.ndarray, "G S"]
+    top: Float[np.ndarray, "G S"]
+
+
+@_styled
+def layers(of: Layers, *, stacked: bool = False) -> Figure:
+    """What each layer does to the line: the first, the second on its outputs, and both."""
+    figure, (first, second, both) = _panels(3, stacked, 2.9)
+    thin = {"color": BLUE, "lw": 0.9, "alpha": 0.5}
+    first.plot(of.grid, of.hidden, **thin)
+    first.set(title="Layer 1", xlabel="x", ylabel="h, output of layer 1")
+    # Layer 2 is a function of h alone: over a bend of h a draw runs back along its own line.
+    second.plot(of.hidden, of.top, **thin)
+    second.set(title="Layer 2", xlabel="h, output of layer 1", ylabel="output of layer 2")
+    both.plot(of.grid, of.top, **thin)
+    both.plot(of.x, of.y, ".", color=INK, ms=4, mew=0, alpha=0.7)
+    both.set(title="Both, with the training rows", xlabel="x", ylabel="y")
+    for axes in (first, both):
+        axes.margins(x=0)
+    return figure
+
+
+# ---- all sets -------------------------------------------------------------------------------
+
+
+class Calibration(NamedTuple):
+    """Per method, how many of `num` test rows lie at or below each predicted quantile."""
+
+    title: str
+    levels: Float[np.ndarray, " T"]
+    num: int
+    below: Mapping[str, Int[np.ndarray, " T"]]
+
+
+@_styled
+def calibration(
+    sets: Sequence[Calibration], palette: Mapping[str, str], *, stacked: bool = False
+) -> Figure:
+    """Observed share against quantile level, with a pointwise 95 % band for a calibrated one."""
+    figure, panels = _panels(len(sets), stacked, 3.4)
+    for axes, one in zip(panels, sets, strict=True):
+        low, high = (binom.ppf(tail, one.num, one.levels) / one.num for tail in (0.025, 0.975))
+        axes.fill_between(one.levels, low, high, color=MUTED, alpha=0.18, lw=0, label="95 % band")
+        axes.plot([0, 1], [0, 1], color=MUTED, lw=0.8, ls=(0, (4, 3)))
+        for label, below in one.below.items():
+            axes.plot(one.levels, below / one.num, color=palette[label], lw=1.6, label=label)
+        axes.set(title=f"{one.title} ({one.num} test rows)", xlabel="quantile level")
+        axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"])
+        axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"])
+    for axes in panels if stacked else panels[:1]:
+        axes.set_ylabel("share of targets below")
+    _legend_below(figure, panels[0], 2 if stacked else 5)
+    return figure
+
+
+class Training(NamedTuple):
+    """Per method, the objective per row of every step, and the seconds of the whole."""
+
+    title: str
+    objective: Mapping[str, Float[np.ndarray, " _"]]
+    seconds: Mapping[str, float]
+
+
+@_styled
+def training(
+    sets: Sequence[Training], palette: Mapping[str, str], *, stacked: bool = False
+) -> Figure:
+    """Objective per row against steps: each step faint, a running median strong."""
+    figure, panels = _panels(len(sets), stacked, 2.9)
+    for axes, one in zip(panels, sets, strict=True):
+        shown = []
+        for label, objective in one.objective.items():
+            smooth = _smooth(objective)
+            named = f"{label}: {one.seconds[label]:.1f} s"
+            axes.plot(objective, color=palette[label], lw=0.5, alpha=0.2)
+            axes.plot(smooth, color=palette[label], lw=1.8, label=named)
+            shown.append(smooth[len(smooth) // 10 :])  # the plunge of the first steps is off scale
+        low, high = np.min(np.concatenate(shown)), np.max(np.concatenate(shown))
+        room = 0.06 * (high - low) + 1e-9
+        axes.set(title=one.title, xlabel="step", ylim=(low - room, high + 2.0 * room))
+        axes.xaxis.set_major_locator(MaxNLocator(3, integer=True, steps=[1, 2, 5, 10]))
+        axes.margins(x=0)
+        axes.legend(loc="lower right", fontsize=8)
+    for axes in panels if stacked else panels[:1]:
+        axes.set_ylabel("objective per training row")
+    return figure
+
+
+def _smooth(values: Float[np.ndarray, " _"]) -> Float[np.ndarray, " _"]:
+    """Running medians of 3 % of the values: single bad steps leave no trace."""
+    return median_filter(values.astype(float), max(1, round(0.03 * len(values))), mode="nearest")
+
+
+class Comparison(NamedTuple):
+    """One score of one set: mean and standard error per method, None where not defined."""
+
+    title: str
+    values: Mapping[str, tuple[float, float] | None]
+
+
+@_styled
+def comparison(
+    rows: Sequence[Sequence[Comparison]], palette: Mapping[str, str], *, stacked: bool = False
+) -> Figure:
+    """Dots with standard errors, a panel for each set (row) and score (column)."""
+    height = 0.68 + 0.23 * len(palette)
+    nrows, ncols = (sum(map(len, rows)), 1) if stacked else (len(rows), len(rows[0]))
+    figure = Figure(figsize=(NARROW if stacked else WIDE, nrows * height), layout="constrained")
+    grid = figure.subplots(nrows, ncols, squeeze=False)
+    panels = [panel for row in rows for panel in row]
+    for number, (axes, one) in enumerate(zip(grid.ravel(), panels, strict=True)):
+        _dots(axes, one, palette, labelled=stacked or number % ncols == 0)
+    return figure
+
+
+def _dots(axes: Axes, one: Comparison, palette: Mapping[str, str], *, labelled: bool) -> None:
+    for place, (label, colour) in enumerate(palette.items()):
+        value = one.values.get(label)
+        axes.axhline(place, color=MUTED, lw=0.4, alpha=0.35, zorder=0)
+        if value is None:
+            where = {"ha": "center", "va": "center", "transform": axes.get_yaxis_transform()}
+            blank = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+            axes.text(0.5, place, "none", color=MUTED, fontsize=8, bbox=blank, **where)
+            continue
+        mean, error = value
+        marker = MARKERS[place % len(MARKERS)]
+        axes.errorbar(mean, place, xerr=error, fmt=marker, color=colour, ms=5.5, lw=1.5)
+    axes.set_yticks(range(len(palette)), list(palette) if labelled else [""] * len(palette))
+    axes.set(ylim=(len(palette) - 0.5, -0.5), title=one.title)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.margins(x=0.12)
+    axes.xaxis.set_major_locator(MaxNLocator(4))

@@ -1,0 +1,45 @@
+"""The benchmark's arithmetic; nothing is timed here."""
+
+import pytest
+
+from bench import cases, run
+
+
+def test_matrix_products_of_a_tiny_case_by_hand():
+    """N=2, D=3, M=4, K=5, two layers: every product written out."""
+    tiny = cases.Case(2, 3, 4, 2, 5, steps=1)
+    assert tiny.widths == [(3, 3), (3, 1)]
+    below = 2 * (2 * 2 * 4 * 3) + 3 * (2 * 2 * 4 * 4)  # distances, A; 2 rows
+    above = 3 * (2 * 10 * 4 * 3) + 3 * (2 * 10 * 4 * 4)  # 10 rows
+    integrated = 3 * (2 * 2 * 4 * 3 + 2 * 2 * 16 * 3) + 3 * (2 * 10 * 4 + 2 * 10 * 16)
+    drawn = 3 * (2 * 10 * 4 * 3 + 2 * 10 * 4) + 2 * (2 * 5 * 16 * 3 + 2 * 5 * 16)
+    assert cases.matmul_flops(tiny, drawn=False) == below + above + integrated
+    assert cases.matmul_flops(tiny, drawn=True) == below + above + drawn
+
+
+@pytest.fixture
+def record():
+    ours = {"step_ms": 10.0, "predict_ms": 5.0, "memory_mb": 200.0, "compile_s": 3.0}
+    peer = {"step_ms": 40.0, "predict_ms": 30.0, "memory_mb": 100.0}
+    case = cases.CASES[0].name
+    faster = ours | {"step_ms": 4.0}
+    return {"case": case, "dtype": "float32", "integrated": ours, "drawn": faster, "peer": peer}
+
+
+def test_a_ratio_above_one_is_in_our_favour(record):
+    peak = 1e-6 * cases.matmul_flops(cases.CASES[0], drawn=False) / 10.0  # all of it
+    integrated, drawn = run.table([record], {"float32": peak}).splitlines()[1:3]
+    assert "10.0     40.0    4.0" in integrated and "4.0     40.0   10.0" in drawn
+    assert "5.0     30.0    6.0" in integrated and "200      100    0.5" in integrated
+    assert "100%" in integrated
+
+
+def test_the_table_shows_our_numbers_alone_without_a_peer(record):
+    line = run.table([record | {"peer": None}], {"float32": 100.0}).splitlines()[1]
+    assert "10.0        -      -" in line and "nan" not in line
+
+
+def test_both_libraries_see_the_same_rows():
+    first, second = (cases.make_rows(cases.QUICK, "float32") for _ in range(2))
+    assert all((a == b).all() and a.dtype == "float32" for a, b in zip(first, second, strict=True))
+    assert [len(rows) for rows in first] == [100, 100, cases.NUM_NEW_ROWS]

@@ -38,8 +38,8 @@ class Case:
 
 
 CASES = (
-    Case(455, 13, 128, 2, 5, steps=20),
-    Case(455, 13, 128, 4, 10, steps=4),
+    Case(455, 13, 128, 2, 5, steps=100),
+    Case(455, 13, 128, 4, 10, steps=10),
     Case(10_000, 8, 128, 3, 5, steps=1),
 )
 QUICK = Case(100, 4, 16, 2, 2, steps=5)

@@ -28,7 +28,8 @@ def squared_distance(
     """
     centre = jax.lax.stop_gradient(jnp.mean(z, axis=0, keepdims=True))
     x, z = x - centre, z - centre
-    square = jnp.sum(x**2, axis=1)[:, None] + jnp.sum(z**2, axis=1)[None, :] - 2.0 * x @ z.T
+    norms = jnp.sum(x**2, axis=1)[:, None] + jnp.sum(z**2, axis=1)[None, :]
+    square = norms + x @ (-2.0 * z).T  # the factor on the small side
     square = jnp.maximum(square, 0.0)
     return jnp.where(jnp.eye(len(x), dtype=bool), 0.0, square) if same else square
 

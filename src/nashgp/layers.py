@@ -90,8 +90,10 @@ class SparseGPLayer(eqx.Module):
         conditional = jnp.broadcast_to(features.residual[:, None], mean.shape)
         if inducing.root is None:
             return Moments(mean, conditional, None)
-        spread = jnp.sum(jnp.einsum("nm,pmk->pnk", features.a, inducing.root) ** 2, axis=2)
-        return Moments(mean, conditional, spread.T)
+        p, m, _ = inducing.root.shape
+        side_by_side = jnp.moveaxis(inducing.root, 0, 1).reshape(m, p * m)  # one matmul for all P
+        ar = (features.a @ side_by_side).reshape(-1, p, m)
+        return Moments(mean, conditional, jnp.sum(ar**2, axis=2))
 
     def unwhiten(self, v: Float[Array, "M P"]) -> Float[Array, "M P"]:
         """`u = m(z) + C v`."""

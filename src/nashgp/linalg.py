@@ -15,6 +15,8 @@ NUM_TRIES = 3
 # few hundred rows, so that the first try nearly always succeeds.
 JITTER = {2: 1e-2, 4: 1e-5, 8: 1e-8}
 
+BLOCK = 8  # rows of the triangular blocks that are inverted row by row
+
 
 class Factor(NamedTuple):
     """`a + jitter I = chol cholᵀ`, with the inverse of `chol` beside it."""
@@ -61,7 +63,7 @@ def _factorise(
 
     first = jnp.zeros((), dtype=jnp.int32)
     chol, tries = jax.lax.while_loop(failed, again, (attempt(first), first + 1))
-    return chol, jax.scipy.linalg.solve_triangular(chol, eye, lower=True), tries
+    return chol, invert_lower(chol), tries
 
 
 @_factorise.defjvp
@@ -79,19 +81,61 @@ def _factorise_jvp(primals, tangents):  # pyright: ignore[reportUnknownParameter
     return (chol, inverse, tries), (chol @ phi, -phi @ inverse, zero)
 
 
+def invert_lower(chol: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """The inverse of a lower triangular matrix, by doubling; most of it is matmuls.
+
+    Small blocks on the diagonal are inverted all at once; then neighbours join, again and again:
+
+        [A 0]⁻¹   [   A⁻¹      0 ]
+        [B C]   = [-C⁻¹BA⁻¹   C⁻¹]
+
+    Inside a compiled loop this is several times faster than a LAPACK solve, which waits for
+    threads that are busy with other matmuls.
+    """
+    num_blocks = 1 << (-(-len(chol) // BLOCK) - 1).bit_length()
+    padded = jnp.eye(num_blocks * BLOCK, dtype=chol.dtype).at[: len(chol), : len(chol)].set(chol)
+    inverse = _substitute(_diagonal_blocks(padded, BLOCK))
+    while len(inverse) > 1:
+        size = inverse.shape[1]
+        below = _diagonal_blocks(padded, 2 * size)[:, size:, :size]
+        first, last = inverse[0::2], inverse[1::2]
+        upper = jnp.concatenate([first, jnp.zeros_like(first)], axis=2)
+        lower = jnp.concatenate([-last @ (below @ first), last], axis=2)
+        inverse = jnp.concatenate([upper, lower], axis=1)
+    return inverse[0, : len(chol), : len(chol)]
+
+
+def _diagonal_blocks(a: Float[Array, "M M"], size: int) -> Float[Array, "B {size} {size}"]:
+    """The square blocks along the diagonal."""
+    starts = range(0, len(a), size)
+    return jnp.stack([a[start : start + size, start : start + size] for start in starts])
+
+
+def _substitute(chol: Float[Array, "B T T"]) -> Float[Array, "B T T"]:
+    """Forward substitution: row i of `X = C⁻¹` is `(e_i - Σ_j C_ij X_j) / C_ii` over `j < i`."""
+    eye = jnp.eye(chol.shape[1], dtype=chol.dtype)
+    rows: list[Float[Array, "B T"]] = []
+    for i in range(chol.shape[1]):
+        above = sum((chol[:, i, j, None] * row for j, row in enumerate(rows)), start=-eye[i][None])
+        rows.append(-above / chol[:, i, i, None])
+    return jnp.stack(rows, axis=1)
+
+
 def check_factor(factor: Factor, name: str) -> Factor:
     """Raise when the ladder ran out; call this outside compiled code."""
     if not bool(jnp.all(jnp.isfinite(factor.chol))):
         raise NotPositiveDefiniteError(
             f"{name} is not positive definite even after {NUM_TRIES} tries with growing jitter; "
-            "look for NaN inputs, duplicated inducing inputs or an extreme lengthscale."
+            "look for NaN inputs, duplicated inducing inputs, an extreme lengthscale or a large "
+            "learning rate."
         )
     return factor
 
 
 def gaussian_kl(mean: Float[Array, "M P"], root: Float[Array, "P M M"]) -> Scalar:
     """`Σ_p KL(N(m_p, R_p R_pᵀ) ‖ N(0, I)) = ½ Σ (R² + m²) - ½ M P - Σ log |diag R|`."""
-    diagonal = jnp.diagonal(root, axis1=-2, axis2=-1)
+    eye = jnp.eye(len(mean), dtype=root.dtype)
+    diagonal = jnp.sum(root * eye[None], axis=2)  # unlike an index, its derivative fuses
     squares = jnp.sum(jnp.tril(root) ** 2) + jnp.sum(mean**2)
     return 0.5 * (squares - mean.size) - jnp.sum(jnp.log(jnp.abs(diagonal)))
 

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from nashgp.errors import NotPositiveDefiniteError, NumericalError
-from nashgp.linalg import JITTER, NUM_TRIES, check_factor, factorise, gaussian_kl, safe_sqrt
+from nashgp.kernels import RBF
+from nashgp.linalg import (
+    JITTER,
+    NUM_TRIES,
+    check_factor,
+    factorise,
+    gaussian_kl,
+    invert_lower,
+    safe_sqrt,
+)
 from tests.cases import rows
 from tests.numeric import directional_error
 
@@ -93,6 +102,39 @@ def test_the_derivative_of_the_inverse_is_that_of_a_plain_cholesky(x64):
     np.testing.assert_allclose(
         jax.vmap(jax.grad(ours))(batch), jax.vmap(jax.grad(plain))(batch), rtol=1e-9
     )
+
+
+@pytest.mark.parametrize("num", [1, 7, 8, 9, 40, 128])  # around a block, and odd numbers of blocks
+def test_a_triangular_matrix_of_any_size_is_inverted(num, x64):
+    chol = np.linalg.cholesky(covariance(num))
+    inverse = jax.jit(invert_lower)(jnp.asarray(chol))
+    np.testing.assert_allclose(inverse, np.linalg.inv(chol), atol=1e-12, rtol=1e-9)
+    np.testing.assert_array_equal(inverse, jnp.tril(inverse))
+    both = jax.vmap(invert_lower)(jnp.stack([chol, 2.0 * chol]))
+    np.testing.assert_allclose(both, jnp.stack([inverse, 0.5 * inverse]), atol=1e-13)
+
+
+def test_inverting_loses_no_more_digits_than_lapack():
+    """A nearly singular covariance in single precision, where a careless inverse breaks."""
+    x = jnp.asarray(np.linspace(-1.0, 1.0, 128)[:, None], "float32")
+    chol = factorise(RBF(0.5).gram(x)).chol
+    eye = np.eye(128)
+
+    def error(inverse):
+        return np.max(np.abs(np.asarray(inverse, "float64") @ np.asarray(chol, "float64") - eye))
+
+    lapack = jax.scipy.linalg.solve_triangular(chol, jnp.eye(128, dtype="float32"), lower=True)
+    assert error(invert_lower(chol)) < 4.0 * error(lapack)
+
+
+def test_the_slope_of_the_kl_is_that_of_the_textbook_formula(x64):
+    """`R - R⁻ᵀ` within the lower triangle: of the second term only the diagonal is there."""
+    mean = jnp.asarray(rows(4, 2))
+    root = jnp.asarray(np.tril(rows(8, 4, seed=5).reshape(2, 4, 4)) + 1.5 * np.eye(4))
+    expected = root - jnp.tril(jnp.swapaxes(jnp.linalg.inv(root), 1, 2))
+    slopes = jax.jit(jax.grad(gaussian_kl, argnums=(0, 1)))(mean, root)
+    np.testing.assert_allclose(slopes[0], mean, rtol=1e-12)
+    np.testing.assert_allclose(slopes[1], expected, atol=1e-12)
 
 
 def test_gaussian_kl_matches_the_textbook_formula(x64):

@@ -123,6 +123,8 @@ def test_ctrl_c_returns_what_is_done(monkeypatch):
 
 
 SCRIPT = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job starts without it
 import jax.random as jr, numpy as np
 from nashgp import recipes, train
 from nashgp.batch import make_data

@@ -10,7 +10,7 @@ import pytest
 from nashgp import predict
 from nashgp.engines import Engine
 from nashgp.layers import Inducing
-from nashgp.posteriors import AbstractPosterior
+from nashgp.posteriors import AbstractVariational
 from nashgp.precision import dtype_of
 from nashgp.transforms import cast
 from tests.cases import ENGINES, LIKELIHOODS, PAIRS, rows, tiny_data, tiny_fitted
@@ -86,7 +86,7 @@ def test_likelihood_contract(name, dtype):
 def test_posterior_contract(name, num_layers, dtype):
     fitted = tiny_fitted(name, num_layers, dtype=dtype)
     model, posterior = fitted.model, fitted.posterior
-    assert isinstance(posterior, AbstractPosterior)
+    assert isinstance(posterior, AbstractVariational)
     draw, traces = counted(lambda key: posterior.sample_and_kl(key, model, 3))
     values, kl = draw(jr.key(0))
     again, _ = draw(jr.key(0))
@@ -123,7 +123,7 @@ def test_engine_contract(name, likelihood, dtype):
     two, _ = step(jr.key(7), state, data.sample(jr.key(0), 6))
     jax.tree.map(np.testing.assert_array_equal, *(eqx.filter(s, eqx.is_array) for s in (one, two)))
 
-    result = engine.result(jr.key(1), state, data)
+    result = engine.result(jr.key(1), state, data, 3)
     assert dtype_of(result) == dtype
     score = predict.summarise(predict.log_density, jr.key(2), result, data.x, data.y, num_samples=3)
     assert score.shape == (len(data),) and score.dtype == dtype and np.all(np.isfinite(score))

@@ -141,7 +141,7 @@ def test_the_objective_is_monotone_in_the_power(name, drawn, x64):
     assert values[-1] > values[0] + 1e-3
 
 
-@pytest.mark.parametrize(("engine", "name"), PAIRS)
+@pytest.mark.parametrize(("engine", "name"), [p for p in PAIRS if p[0].startswith("dsvi")])
 def test_gradients_of_the_full_objective_match_finite_differences(name, engine, x64):
     """Two layers, every parameter at once: kernels, inducing inputs, likelihood, posterior."""
     settings = ENGINES[engine]

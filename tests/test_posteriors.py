@@ -15,7 +15,7 @@ from nashgp.likelihoods import Gaussian
 from nashgp.means import Linear
 from nashgp.model import DeepGP
 from nashgp.posteriors import (
-    AbstractPosterior,
+    AbstractVariational,
     GaussianPosterior,
     gaussian_posterior,
     sample_prior,
@@ -202,7 +202,7 @@ def test_the_start_is_sharp_in_hidden_layers_and_the_prior_in_the_last(dtype):
         np.testing.assert_allclose(root, expected, rtol=1e-6)
 
 
-class Dirac(AbstractPosterior):
+class Dirac(AbstractVariational):
     """All mass on ones."""
 
     def sample_and_kl(self, key, model, num):

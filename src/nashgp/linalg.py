@@ -121,6 +121,17 @@ def _substitute(chol: Float[Array, "B T T"]) -> Float[Array, "B T T"]:
     return jnp.stack(rows, axis=1)
 
 
+def inverse_root(precision: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """Lower triangular R with `R Rᵀ = P⁻¹`, for a precision matrix that is no smaller than I.
+
+    The Cholesky factor of P with rows and columns in reverse order, inverted, transposed and
+    turned back. P needs no jitter but what rounding takes.
+    """
+    turned = precision[::-1, ::-1]
+    factor = factorise(turned, 4.0 * float(jnp.finfo(precision.dtype).eps))
+    return factor.inverse.T[::-1, ::-1]
+
+
 def check_factor(factor: Factor, name: str) -> Factor:
     """Raise when the ladder ran out; call this outside compiled code."""
     if not bool(jnp.all(jnp.isfinite(factor.chol))):

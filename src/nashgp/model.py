@@ -1,16 +1,20 @@
 """The deep GP: layers composed, a likelihood at the end, a prior over inducing values."""
 
+from typing import TypeVar
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float
 
-from nashgp.layers import Inducing, Moments, SparseGPLayer, is_stacked
+from nashgp.layers import Features, Inducing, Moments, SparseGPLayer, is_stacked
 from nashgp.likelihoods import AbstractLikelihood
 from nashgp.linalg import safe_sqrt
 from nashgp.priors import AbstractPrior, GPPrior
 from nashgp.shapes import Key
+
+T = TypeVar("T")
 
 Noise = tuple[Float[Array, "S R _P"], ...]
 """Standard normal noise of the hidden layers, one array per hidden layer; R is N or 1."""
@@ -47,41 +51,49 @@ class DeepGP(eqx.Module):
     ) -> Moments:
         """Marginal law of the last layer's output for every draw.
 
+        `inducing` holds draws stacked along a leading axis S, or Gaussians without it.
+        """
+        features = self.last_features(x, inducing[:-1], noise)
+        return self.moments(len(self.layers) - 1, features, inducing[-1])
+
+    def last_features(
+        self, x: Float[Array, "N D"], inducing: tuple[Inducing, ...], noise: Noise
+    ) -> Features:
+        """Features of the last layer, from the inducing values of the layers below it.
+
             f_l = E(f_l | f_{l-1}) + √Var(f_l | f_{l-1}) ε_l,        ε_l from `noise`
 
-        `inducing` holds draws stacked along a leading axis S, or Gaussians without it. The first
-        layer's features do not depend on the draw, so they are computed once.
+        Stacked over draws. The first layer's do not depend on the draw: they are computed once,
+        and stay one entry in a model of one layer.
         """
-        first = self.layers[0]
-        features = first.features(x)
-        if is_stacked(inducing[0]):
-            moments = jax.vmap(lambda values: first.moments(features, values))(inducing[0])
-        else:
-            moments = jax.tree.map(lambda leaf: leaf[None], first.moments(features, inducing[0]))
-        for layer, values, eps in zip(self.layers[1:], inducing[1:], noise, strict=True):
-            moments = self._next(layer, self._settle(moments), values, eps)
-        return self._settle(moments)
+        features = jax.tree.map(lambda leaf: leaf[None], self._features(self.layers[0], x))
+        for below, (values, eps) in enumerate(zip(inducing, noise, strict=True)):
+            moments = self.moments(below, features, values)
+            hidden = moments.mean + safe_sqrt(moments.variance) * eps
+            # All rows of all draws as one long batch: faster than many small matmuls.
+            flat = self._features(self.layers[below + 1], hidden.reshape(-1, hidden.shape[2]))
+            features = _by_draw(flat, hidden.shape[0])
+        return features
 
-    def _next(
-        self, layer: SparseGPLayer, below: Moments, values: Inducing, eps: Float[Array, "S R P"]
-    ) -> Moments:
-        """Draw the output of the layer below, and take it through `layer`.
+    def moments(self, number: int, features: Features, values: Inducing) -> Moments:
+        """Marginals of one layer for every draw, given its stacked features."""
+        layer, num = self.layers[number], len(features.a)
+        if not is_stacked(values):
+            flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), features)
+            return _by_draw(layer.moments(flat, values), num)
+        if num == 1:
+            one = jax.tree.map(lambda leaf: leaf[0], features)
+            return jax.vmap(lambda v: layer.moments(one, v))(values)
+        return jax.vmap(layer.moments)(features, values)
 
-        The rows of all draws go through as one long batch: one large matmul is several times
-        faster than many small ones.
-        """
-        hidden = below.mean + safe_sqrt(below.variance) * eps
-
-        def by_draw(leaf: Float[Array, "SN ..."]) -> Float[Array, "S N ..."]:
-            return leaf.reshape(*hidden.shape[:2], *leaf.shape[1:])
-
-        features = layer.features(hidden.reshape(-1, hidden.shape[2]))
-        if is_stacked(values):
-            return jax.vmap(layer.moments)(jax.tree.map(by_draw, features), values)
-        return jax.tree.map(by_draw, layer.moments(features, values))
-
-    def _settle(self, moments: Moments) -> Moments:
-        """Drop the conditional variance when conditionals are deterministic."""
+    def _features(self, layer: SparseGPLayer, x: Float[Array, "N D"]) -> Features:
+        """Features of some rows, without conditional variance when conditionals are means."""
+        features = layer.features(x)
         if not self.deterministic:
-            return moments
-        return moments._replace(conditional=jnp.zeros_like(moments.conditional))
+            return features
+        return features._replace(residual=jnp.zeros_like(features.residual))
+
+
+def _by_draw(tree: T, num_draws: int) -> T:
+    """Split the rows of one long batch by draw."""
+    return jax.tree.map(lambda leaf: leaf.reshape(num_draws, -1, *leaf.shape[1:]), tree)

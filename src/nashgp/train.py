@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
+from threadpoolctl import threadpool_limits
 from tqdm.auto import tqdm
 
 from nashgp import predict
@@ -87,10 +88,13 @@ def _advance(
     return jax.lax.fori_loop(span[0], span[1], body, (state, record))
 
 
-_result = eqx.filter_jit(lambda engine, key, state, data: engine.result(key, state, data))
+@eqx.filter_jit
+def _result(engine: Engine, key: Key, state: State, data: Data, num: int) -> Fitted:
+    return engine.result(key, state, data, num)
 
 
 @scoped
+@threadpool_limits.wrap(limits=1, user_api="blas")  # LAPACK's threads would fight with XLA's
 def run(
     key: Key,
     engine: Engine,
@@ -101,12 +105,14 @@ def run(
     batch_size: int | None = None,
     chunk: int = 100,
     validation: Validation | None = None,
+    num_kept: int = 100,
     progress: bool = False,
 ) -> Outcome:
     """Fit: `num_steps` steps of `engine` from `fitted`, every row in each step unless `batch_size`.
 
     With `validation`, stop when the held-out log density has not improved for `patience` chunks
-    and hand back the best state. `Ctrl-C` ends the run and hands back what is done.
+    and hand back the best state. Engines whose posterior is made of draws keep `num_kept` of them.
+    `Ctrl-C` ends the run and hands back what is done.
     """
     start, steps, final, score = jr.split(key, 4)
     state = eqx.filter_jit(engine.init)(start, fitted)
@@ -119,12 +125,13 @@ def run(
                 after, info = _advance(engine, steps, state, data, traced, batch_size, chunk)
                 info = jax.tree.map(lambda leaf, n=span[1] - span[0]: np.asarray(leaf[:n]), info)
                 if not _is_finite(info.objective, after):
-                    _explain(info, span, _result(engine, final, state, data))
+                    _explain(info, span, _result(engine, final, state, data, 1))
                 state = after
                 log.steps(info)
             held_out = np.nan
             if validation is not None:
-                held_out = _held_out(score, _result(engine, final, state, data), validation)
+                now = _result(engine, final, state, data, validation.num_samples)
+                held_out = _held_out(score, now, validation)
                 best.offer(state, end, held_out)
             log.mark(end, held_out)
             if validation is not None and best.age >= validation.patience:
@@ -135,7 +142,8 @@ def run(
         log.close()
     if best.step == 0:  # no held-out rows, or interrupted before they were first scored
         best.state, best.step = state, log.done
-    return Outcome(_result(engine, final, best.state, data), log.history(best.step), state)
+    fitted = _result(engine, final, best.state, data, num_kept)
+    return Outcome(fitted, log.history(best.step), state)
 
 
 def _held_out(key: Key, fitted: Fitted, validation: Validation) -> float:

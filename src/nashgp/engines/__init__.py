@@ -1,7 +1,18 @@
 """Inference engines: `init`, `step`, `result`."""
 
 from nashgp.engines.base import Engine, Info
+from nashgp.engines.collapsed import Collapsed
 from nashgp.engines.dsvi import DSVI
-from nashgp.engines.objectives import data_term, objective
+from nashgp.engines.natural import NaturalGradient
+from nashgp.engines.objectives import collapsed_objective, data_term, objective
 
-__all__ = ["DSVI", "Engine", "Info", "data_term", "objective"]
+__all__ = [
+    "DSVI",
+    "Collapsed",
+    "Engine",
+    "Info",
+    "NaturalGradient",
+    "collapsed_objective",
+    "data_term",
+    "objective",
+]

@@ -1,5 +1,6 @@
 """What an inference engine is: three functions and the batch in the signature."""
 
+import functools
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
@@ -37,9 +38,20 @@ class Engine(Protocol):
         """One update from one batch; pure, and traced once."""
         ...
 
-    def result(self, key: Key, state: State, data: Data) -> Fitted:
-        """What prediction needs, with one last look at the rows for engines that want it."""
+    def result(self, key: Key, state: State, data: Data, num: int) -> Fitted:
+        """What prediction needs, with one last look at the rows for engines that want it.
+
+        Engines that keep draws keep `num` of them.
+        """
         ...
+
+
+@functools.cache
+def adam(learning_rate: float, decay_steps: int | None = None) -> optax.GradientTransformation:
+    """Adam at a constant rate, or with a rate that falls to zero along a cosine."""
+    if decay_steps is None:
+        return optax.adam(learning_rate)
+    return optax.adam(optax.cosine_decay_schedule(learning_rate, decay_steps))
 
 
 def ascend(

@@ -1,7 +1,6 @@
 """Doubly stochastic variational inference: gradient ascent on a sampled objective."""
 
 import dataclasses
-import functools
 from typing import NamedTuple
 
 import equinox as eqx
@@ -9,7 +8,7 @@ import optax
 from jaxtyping import PyTree
 
 from nashgp.batch import Batch, Data
-from nashgp.engines.base import Info, ascend
+from nashgp.engines.base import Info, adam, ascend
 from nashgp.engines.objectives import objective
 from nashgp.posteriors import Fitted
 from nashgp.shapes import Key, Scalar
@@ -22,11 +21,6 @@ class State(NamedTuple):
     params: PyTree
     frozen: PyTree
     opt_state: optax.OptState
-
-
-@functools.cache
-def _adam(learning_rate: float) -> optax.GradientTransformation:
-    return optax.adam(learning_rate)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,11 +36,12 @@ class DSVI:
     num_samples: int = 1
     power: float = 0.0
     draw_inducing: bool = False
+    decay_steps: int | None = None
 
     def init(self, key: Key, fitted: Fitted) -> State:
         del key  # nothing random about the start
         params, frozen = eqx.partition(fitted, trainable(fitted))
-        return State(params, frozen, _adam(self.learning_rate).init(params))
+        return State(params, frozen, adam(self.learning_rate, self.decay_steps).init(params))
 
     def step(self, key: Key, state: State, batch: Batch) -> tuple[State, Info]:
         def payoff(params: PyTree) -> Scalar:
@@ -60,10 +55,10 @@ class DSVI:
             )
 
         value, gradient = eqx.filter_value_and_grad(payoff)(state.params)
-        optimiser = _adam(self.learning_rate)
+        optimiser = adam(self.learning_rate, self.decay_steps)
         params, opt_state = ascend(optimiser, state.opt_state, state.params, gradient)
         return State(params, state.frozen, opt_state), Info(value)
 
-    def result(self, key: Key, state: State, data: Data) -> Fitted:
-        del key, data
+    def result(self, key: Key, state: State, data: Data, num: int) -> Fitted:
+        del key, data, num
         return eqx.combine(state.params, state.frozen)

@@ -16,26 +16,33 @@ class AbstractPosterior(eqx.Module):
     """A distribution q(v) over the whitened inducing values of all layers."""
 
     @abc.abstractmethod
+    def sample(self, key: Key, model: DeepGP, num: int) -> Values:
+        """`num` joint draws, stacked along a leading axis."""
+
+    def inducing(self, key: Key, model: DeepGP, num: int) -> tuple[Inducing, ...]:
+        """What `DeepGP.propagate` needs: draws, or Gaussians where those are cheaper."""
+        return tuple(Inducing(value) for value in self.sample(key, model, num))
+
+
+class AbstractVariational(AbstractPosterior):
+    """A posterior that training improves: draws with a gradient, and how far it is from the prior.
+
+    It may cover the first layers alone, when the last one is integrated out.
+    """
+
+    @abc.abstractmethod
     def sample_and_kl(self, key: Key, model: DeepGP, num: int) -> tuple[Values, Scalar]:
         """`num` joint draws, stacked along a leading axis, and KL(q ‖ prior).
 
         The KL is exact, an unbiased estimate, or an upper bound; each posterior says which.
         """
 
+    def sample(self, key: Key, model: DeepGP, num: int) -> Values:
+        return self.sample_and_kl(key, model, num)[0]
+
     def gaussians(self) -> tuple[Inducing, ...] | None:
         """One explicit Gaussian per layer, where the posterior is a product of such."""
         return None
-
-    def sample(self, key: Key, model: DeepGP, num: int) -> Values:
-        """`num` joint draws, stacked along a leading axis."""
-        return self.sample_and_kl(key, model, num)[0]
-
-    def inducing(self, key: Key, model: DeepGP, num: int) -> tuple[Inducing, ...]:
-        """What `DeepGP.propagate` needs: Gaussians where they exist, draws elsewhere."""
-        gaussians = self.gaussians()
-        if gaussians is not None:
-            return gaussians
-        return tuple(Inducing(value) for value in self.sample(key, model, num))
 
 
 class Fitted(eqx.Module):

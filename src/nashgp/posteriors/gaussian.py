@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from nashgp.layers import Inducing
 from nashgp.linalg import gaussian_kl
 from nashgp.model import DeepGP
-from nashgp.posteriors.base import AbstractPosterior
+from nashgp.posteriors.base import AbstractVariational
 from nashgp.priors import GPPrior, Values
 from nashgp.shapes import Key, Scalar
 
@@ -17,7 +17,7 @@ Mean = Float[Array, "M P"]
 Root = Float[Array, "P M M"]
 
 
-class GaussianPosterior(AbstractPosterior):
+class GaussianPosterior(AbstractVariational):
     """`q(v) = Π_l Π_p N(v_lp | μ_lp, R_lp R_lpᵀ)`, with R lower triangular."""
 
     means: tuple[Float[Array, "_M _P"], ...]
@@ -46,7 +46,7 @@ class GaussianPosterior(AbstractPosterior):
     def kl(self, model: DeepGP, values: Values) -> Scalar:
         """`KL(q ‖ p)`, exact for the GP prior, else the mean of `log q - log p` over draws."""
         if type(model.prior) is GPPrior:
-            zero = jnp.zeros((), dtype=self.means[0].dtype)
+            zero = jnp.zeros((), dtype=model.layers[0].z.dtype)
             return sum(map(gaussian_kl, *self._parts()), start=zero)
         log_p = jax.vmap(lambda v: model.prior.log_density(model.layers, v))(values)
         return jnp.mean(jax.vmap(self.log_density)(values) - log_p)

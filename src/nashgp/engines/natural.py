@@ -1,0 +1,142 @@
+"""Natural gradients for the last layer, Adam for everything else: mini-batches, any likelihood."""
+
+import dataclasses
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import optax
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float, PyTree
+
+from nashgp.batch import Batch, Data
+from nashgp.engines.base import Info, adam, ascend
+from nashgp.engines.collapsed import below_last
+from nashgp.engines.objectives import data_term
+from nashgp.engines.responses import Evidence, add_prior, evidence, solve
+from nashgp.errors import InputError
+from nashgp.layers import Features, Inducing
+from nashgp.likelihoods import Gaussian
+from nashgp.linalg import gaussian_kl, inverse_root
+from nashgp.model import DeepGP
+from nashgp.posteriors import CollapsedPosterior, Fitted, GaussianPosterior
+from nashgp.priors import GPPrior
+from nashgp.shapes import Key, Scalar
+from nashgp.transforms import trainable
+
+
+class Last(NamedTuple):
+    """`q(v_L) = N(value, precision⁻¹)`."""
+
+    value: Float[Array, "M P"]
+    precision: Float[Array, "P M M"]
+
+    def gaussian(self) -> Inducing:
+        return Inducing(self.value, jax.vmap(inverse_root)(self.precision))
+
+
+class State(NamedTuple):
+    """The trainable part of model and hidden layers, the rest, Adam's memory, q(v_L), steps."""
+
+    params: PyTree
+    frozen: PyTree
+    opt_state: optax.OptState
+    last: Last
+    count: Scalar
+
+
+@dataclasses.dataclass(frozen=True)
+class NaturalGradient:
+    """Move q(v_L) along its natural gradient, then climb with everything else.
+
+        P ← P + ρ (P* - P)        μ ← μ + ρ P⁻¹ ∂/∂μ        (with the new P)
+
+    With all rows, a Gaussian likelihood and `ρ = 1` one step is the optimum. There ρ starts at 1
+    and falls as `1 / t` down to `rate`: the first batches are averaged and no start has to be
+    forgotten. With other likelihoods ρ is `rate` throughout, and `½ ρ² (P* - P) P⁻¹ (P* - P)` is
+    added to the precision, which keeps it positive where the log likelihood is not concave.
+    """
+
+    learning_rate: float = 0.01
+    num_samples: int = 1
+    power: float = 0.0
+    draw_inducing: bool = False
+    rate: float = 0.1
+    decay_steps: int | None = None
+
+    def init(self, key: Key, fitted: Fitted) -> State:
+        del key  # nothing random about the start
+        if not isinstance(fitted.model.prior, GPPrior):
+            raise InputError("natural gradients need the GP prior.")
+        parts = (fitted.model, below_last(fitted))
+        params, frozen = eqx.partition(parts, trainable(parts))
+        opt_state = adam(self.learning_rate, self.decay_steps).init(params)
+        count = jnp.zeros((), fitted.model.layers[-1].z.dtype)
+        return State(params, frozen, opt_state, _start(fitted), count)
+
+    def step(self, key: Key, state: State, batch: Batch) -> tuple[State, Info]:
+        draw, noise, rest = jr.split(key, 3)
+
+        def payoff(params: PyTree) -> tuple[Scalar, Last]:
+            model, hidden = eqx.combine(params, state.frozen)
+            values, kl = hidden.sample_and_kl(draw, model, self.num_samples)
+            gaussians = None if self.draw_inducing else hidden.gaussians()
+            below = tuple(map(Inducing, values)) if gaussians is None else gaussians
+            eps = model.noise(noise, self.num_samples, len(batch.x))
+            features = model.last_features(batch.x, below, eps)
+            last = self._move(rest, state, *jax.lax.stop_gradient((model, features)), batch)
+            q = last.gaussian()
+            moments = model.moments(len(model.layers) - 1, features, q)
+            value = data_term(rest, model, moments, batch, power=self.power)
+            return value - gaussian_kl(q.value, q.root) - kl, last
+
+        (value, last), gradient = eqx.filter_value_and_grad(payoff, has_aux=True)(state.params)
+        optimiser = adam(self.learning_rate, self.decay_steps)
+        params, opt_state = ascend(optimiser, state.opt_state, state.params, gradient)
+        return State(params, state.frozen, opt_state, last, state.count + 1.0), Info(value)
+
+    def _move(
+        self, key: Key, state: State, model: DeepGP, features: Features, batch: Batch
+    ) -> Last:
+        """One natural gradient step of q(v_L)."""
+        old, q = state.last, state.last.gaussian()
+
+        def told(key: Key, features: Features) -> Evidence:
+            moments = model.layers[-1].moments(features, q)
+            rows = batch.y, batch.weight
+            return evidence(key, model.likelihood, features, moments, *rows, self.power)
+
+        each = jax.vmap(told)(jr.split(key, len(features.a)), features)
+        rows = jax.tree.map(lambda leaf: batch.scale * jnp.mean(leaf, axis=0), each)
+        toward = add_prior(rows.precision) - old.precision
+        if isinstance(model.likelihood, Gaussian):
+            rate = jnp.maximum(self.rate, 1.0 / (state.count + 1.0))
+            precision = old.precision + rate * toward
+        else:
+            rate = jnp.asarray(self.rate, old.value.dtype)
+            half = rate * toward @ q.root
+            precision = old.precision + rate * toward + 0.5 * half @ jnp.swapaxes(half, 1, 2)
+        root = jax.vmap(inverse_root)(precision)
+        return Last(old.value + rate * solve(root, rows.slope - old.value), precision)
+
+    def result(self, key: Key, state: State, data: Data, num: int) -> Fitted:
+        del key, data, num
+        model, hidden = eqx.combine(state.params, state.frozen)
+        last = state.last.gaussian()
+        posterior = GaussianPosterior((*hidden.means, last.value), (*hidden.roots, last.root))
+        return Fitted(model, posterior)
+
+
+def _start(fitted: Fitted) -> Last:
+    """q(v_L) to start from; the prior after a collapsed fit."""
+    layer, posterior = fitted.model.layers[-1], fitted.posterior
+    eye = jnp.eye(layer.num_inducing, dtype=layer.z.dtype)
+    if isinstance(posterior, CollapsedPosterior):
+        value = jnp.zeros((layer.num_inducing, layer.num_outputs), layer.z.dtype)
+        return Last(value, jnp.tile(eye[None], (layer.num_outputs, 1, 1)))
+    assert isinstance(posterior, GaussianPosterior)
+    roots = jnp.tril(posterior.roots[-1])
+    inverse = jax.vmap(lambda root: solve_triangular(root, eye, lower=True))(roots)
+    return Last(posterior.means[-1], jnp.einsum("pkm,pkn->pmn", inverse, inverse))

@@ -15,7 +15,7 @@ NUM_TRIES = 3
 # few hundred rows, so that the first try nearly always succeeds.
 JITTER = {2: 1e-2, 4: 1e-5, 8: 1e-8}
 
-BLOCK = 8  # rows of the triangular blocks that are inverted row by row
+BLOCK = 32  # rows of the triangular blocks that are inverted row by row
 
 
 class Factor(NamedTuple):
@@ -99,26 +99,26 @@ def invert_lower(chol: Float[Array, "M M"]) -> Float[Array, "M M"]:
         size = inverse.shape[1]
         below = _diagonal_blocks(padded, 2 * size)[:, size:, :size]
         first, last = inverse[0::2], inverse[1::2]
-        upper = jnp.concatenate([first, jnp.zeros_like(first)], axis=2)
-        lower = jnp.concatenate([-last @ (below @ first), last], axis=2)
-        inverse = jnp.concatenate([upper, lower], axis=1)
+        inverse = jnp.block([[first, jnp.zeros_like(first)], [-last @ (below @ first), last]])
     return inverse[0, : len(chol), : len(chol)]
 
 
 def _diagonal_blocks(a: Float[Array, "M M"], size: int) -> Float[Array, "B {size} {size}"]:
     """The square blocks along the diagonal."""
-    starts = range(0, len(a), size)
-    return jnp.stack([a[start : start + size, start : start + size] for start in starts])
+    index = jnp.arange(len(a) // size)
+    return a.reshape(len(index), size, len(index), size)[index, :, index, :]
 
 
 def _substitute(chol: Float[Array, "B T T"]) -> Float[Array, "B T T"]:
     """Forward substitution: row i of `X = C⁻¹` is `(e_i - Σ_j C_ij X_j) / C_ii` over `j < i`."""
     eye = jnp.eye(chol.shape[1], dtype=chol.dtype)
-    rows: list[Float[Array, "B T"]] = []
-    for i in range(chol.shape[1]):
-        above = sum((chol[:, i, j, None] * row for j, row in enumerate(rows)), start=-eye[i][None])
-        rows.append(-above / chol[:, i, i, None])
-    return jnp.stack(rows, axis=1)
+
+    def next_row(i: Int[Array, ""], x: Float[Array, "B T T"]) -> Float[Array, "B T T"]:
+        row = chol[:, i]  # rows of `x` from i on are still zero
+        known = jnp.einsum("bt,btk->bk", row, x)
+        return x.at[:, i].set((eye[i][None] - known) / row[:, i][:, None])
+
+    return jax.lax.fori_loop(0, chol.shape[1], next_row, jnp.zeros_like(chol))
 
 
 def inverse_root(precision: Float[Array, "M M"]) -> Float[Array, "M M"]:

@@ -33,6 +33,18 @@ def mixture(key: Key, fitted: Fitted, x: Float[Array, "N D"], *, num_samples: in
 
 
 @eqx.filter_jit
+def slopes(
+    key: Key, fitted: Fitted, x: Float[Array, "N D"], num_samples: int
+) -> Float[Array, "N R D"]:
+    """`∂ E(y_r | x_n) / ∂ x_nd`: how the mean of each target moves with each input."""
+
+    def totals(x: Float[Array, "N D"]) -> Float[Array, " R"]:
+        return jnp.sum(mixture(key, fitted, x, num_samples=num_samples).moments()[0], axis=0)
+
+    return jnp.moveaxis(jax.jacrev(totals)(x), 0, 1)  # rows do not see one another
+
+
+@eqx.filter_jit
 def _summarise(
     key: Key,
     fitted: Fitted,

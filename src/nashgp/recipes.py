@@ -12,7 +12,7 @@ from jaxtyping import Float
 from sklearn.cluster import KMeans
 
 from nashgp import kernels, means
-from nashgp.engines import DSVI, Engine
+from nashgp.engines import DSVI, Collapsed, Engine, NaturalGradient
 from nashgp.errors import InputError
 from nashgp.layers import SparseGPLayer
 from nashgp.likelihoods import AbstractLikelihood, Gaussian, Poisson, StudentT
@@ -36,7 +36,10 @@ LIKELIHOODS: dict[str, Callable[[int], AbstractLikelihood]] = {
     "poisson": lambda _: Poisson(),
 }
 
-ENGINES: dict[str, Callable[..., Engine]] = {"dsvi": DSVI}
+# Name -> class for each treatment of the last layer.
+ENGINES: dict[str, dict[str, Callable[..., Engine]]] = {
+    "dsvi": {"collapsed": Collapsed, "natural": NaturalGradient, "gradient": DSVI},
+}
 
 Kernel = str | kernels.AbstractKernel | Callable[[int], kernels.AbstractKernel]
 
@@ -83,14 +86,15 @@ def choose(name: str, value: object, known: Mapping[str, Any], otherwise: str = 
     return known[value]
 
 
-def engine(name: str, **settings: Any) -> Engine:
-    """An engine by its name; `settings` are the fields of its class."""
-    kind = choose("engine", name, ENGINES)
-    known = [field.name for field in dataclasses.fields(kind)]  # pyright: ignore[reportArgumentType]
+def engine(name: str, last_layer: str = "gradient", **settings: Any) -> Engine:
+    """An engine by its name and its treatment of the last layer; `settings` are its fields."""
+    kind = choose("last_layer", last_layer, choose("engine", name, ENGINES))
+    known = [field.name for field in dataclasses.fields(kind)]
     for option in settings:
         if option not in known:
             raise InputError(
-                f"engine {name!r} has no option {option!r}; it has {', '.join(known)}."
+                f"engine {name!r} with last_layer {last_layer!r} has no option {option!r}; "
+                f"it has {', '.join(known)}."
             )
     return kind(**settings)
 

@@ -10,7 +10,8 @@ from jaxtyping import PyTree
 from nashgp.batch import Batch, Data
 from nashgp.engines.base import Info, adam, ascend
 from nashgp.engines.objectives import objective
-from nashgp.posteriors import Fitted
+from nashgp.errors import InputError
+from nashgp.posteriors import AbstractVariational, Fitted
 from nashgp.shapes import Key, Scalar
 from nashgp.transforms import trainable
 
@@ -40,6 +41,8 @@ class DSVI:
 
     def init(self, key: Key, fitted: Fitted) -> State:
         del key  # nothing random about the start
+        if not isinstance(fitted.posterior, AbstractVariational):
+            raise InputError("gradient steps cannot go on from a collapsed last layer.")
         params, frozen = eqx.partition(fitted, trainable(fitted))
         return State(params, frozen, adam(self.learning_rate, self.decay_steps).init(params))
 

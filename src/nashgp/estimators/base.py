@@ -5,7 +5,7 @@ import dataclasses
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast, no_type_check
+from typing import Any, NamedTuple, cast, no_type_check
 
 import jax
 import jax.numpy as jnp
@@ -22,17 +22,29 @@ from nashgp.engines import Engine
 from nashgp.errors import InputError
 from nashgp.estimators import rows
 from nashgp.estimators.rows import Rows
-from nashgp.likelihoods import AbstractLikelihood
+from nashgp.likelihoods import AbstractLikelihood, Gaussian
 from nashgp.posteriors import Fitted
 from nashgp.precision import scope
 from nashgp.scaling import Scaling, is_constant
 
 log = logging.getLogger("nashgp")
 
-NUM_STEPS = 3_000
+NUM_STEPS = {"collapsed": 500, "natural": 1_500, "gradient": 3_000}
 FULL_BATCH_ROWS = 1_000  # up to here a step on all rows costs little more than one on a batch
 BATCH_SIZE = 512
+RELEVANCE_DRAWS = 20
+COLLAPSED_SIZE = 2**21  # largest rows x inducing inputs x draws for which every step sees all rows
 HIDDEN_SCALE = 1e-3  # the published 1e-5 starts so far from the prior that Adam is long on its way
+
+
+class Plan(NamedTuple):
+    """How one fit is trained: what the settings leave open, settled by the rows."""
+
+    engine: Engine
+    last_layer: str
+    num_rows: int
+    batch_size: int | None
+    num_steps: int
 
 
 class DeepGPEstimator(BaseEstimator, abc.ABC):
@@ -54,7 +66,8 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         num_steps: int | None = None,
         batch_size: int | None = None,
         num_samples: int = 1,
-        power: float = 0.0,
+        last_layer: str = "auto",
+        power: float = 0.5,
         learning_rate: float = 0.01,
         validation_fraction: float = 0.0,
         num_mixture: int = 100,
@@ -75,6 +88,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         self.num_steps = num_steps
         self.batch_size = batch_size
         self.num_samples = num_samples
+        self.last_layer = last_layer
         self.power = power
         self.learning_rate = learning_rate
         self.validation_fraction = validation_fraction
@@ -98,7 +112,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         `sample_weight` says how many times each row counts. `Ctrl-C` ends the training and keeps
         what is done.
         """
-        engine = self._engine()
+        self._check_settings()
         warm = self.warm_start and hasattr(self, "fitted_")
         x = rows.inputs(self, X, reset=not warm)
         t, is_vector = rows.targets(y, len(x), allow_missing=self.allow_missing)
@@ -115,7 +129,8 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         x, t = scaling.forward(x[:, kept], t)
         seed = _seed(self.random_state)
         start = previous or self._start(x, t, likelihood, seed)
-        outcome = self._train(seed, engine, start, x, t, w)
+        plan = self._plan(start, len(x) - self._num_held(len(x)))
+        outcome = self._train(seed, plan, start, x, t, w)
 
         # Only now: a fit that failed leaves the estimator as it was.
         self.seed_, self.kept_, self.scaling_ = seed, kept, scaling
@@ -123,14 +138,16 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         self.fitted_, self.history_ = outcome.fitted, outcome.history
         self.num_inducing_ = outcome.fitted.model.layers[0].num_inducing
         self.num_steps_ = len(outcome.history.objective)
-        num_rows = len(x) - self._num_held(len(x))
-        self.batch_size_ = self._batch_size(num_rows) or num_rows
+        self.batch_size_ = plan.batch_size or plan.num_rows
+        self.last_layer_ = plan.last_layer
         return self
 
-    def _engine(self) -> Engine:
-        """Check every setting that does not depend on the rows, and make the engine."""
+    def _check_settings(self) -> None:
+        """Raise `InputError` for a setting that no rows could make valid."""
         recipes.check_kernel(self.kernel)
+        engines = recipes.choose("engine", self.engine, recipes.ENGINES)
         recipes.choose("game", self.game, dict.fromkeys(("anchored", "paper")))
+        recipes.choose("last_layer", self.last_layer, {"auto": None, **engines})
         recipes.choose("dtype", self.dtype, dict.fromkeys(("float64", "float32")))
         at_least_one("num_steps", self.num_steps, optional=True)
         at_least_one("batch_size", self.batch_size, optional=True)
@@ -141,14 +158,39 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         _inside("learning_rate", self.learning_rate, lambda r: 0.0 < r < np.inf, "above 0")
         fraction = self.validation_fraction
         _inside("validation_fraction", fraction, lambda f: 0.0 <= f < 1.0, "from 0 to below 1")
-        options = self.engine_options
-        _inside("engine_options", options or {}, lambda o: isinstance(o, Mapping), "a dict")
+        options = self.engine_options or {}
+        _inside("engine_options", options, lambda o: isinstance(o, Mapping), "a dict")
+
+    def _plan(self, start: Fitted, num_rows: int) -> "Plan":
+        """How to train on so many rows."""
+        likelihood = start.model.likelihood
+        widest = max(layer.num_inducing for layer in start.model.layers)
+        fits = num_rows * widest * self.num_samples <= COLLAPSED_SIZE
+        whole = self.batch_size is None or self.batch_size >= num_rows
+        last_layer = self.last_layer
+        if last_layer == "auto":
+            possible = isinstance(likelihood, Gaussian) and fits and whole
+            last_layer = "collapsed" if possible else "natural"
+        if last_layer == "collapsed":
+            if not whole:
+                raise InputError(
+                    f"batch_size {self.batch_size} is less than the {num_rows} rows that a "
+                    'collapsed last layer needs in each step; use last_layer="natural".'
+                )
+            batch_size = None
+        else:
+            size = self.batch_size or (num_rows if num_rows <= FULL_BATCH_ROWS else BATCH_SIZE)
+            batch_size = None if size >= num_rows else size
+        num_steps = self.num_steps or NUM_STEPS[last_layer]
         settings = {
             "learning_rate": float(self.learning_rate),
             "num_samples": int(self.num_samples),
             "power": float(self.power),
+            "decay_steps": int(num_steps),
         }
-        return recipes.engine(self.engine, **(settings | dict(options or {})))
+        settings |= dict(self.engine_options or {})
+        engine = recipes.engine(self.engine, last_layer, **settings)
+        return Plan(engine, last_layer, num_rows, batch_size, int(num_steps))
 
     def _start_likelihood(self, t: np.ndarray) -> AbstractLikelihood:
         with scope(self.dtype):
@@ -201,7 +243,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
     def _train(
         self,
         seed: int,
-        engine: Engine,
+        plan: "Plan",
         start: Fitted,
         x: np.ndarray,
         t: np.ndarray,
@@ -223,23 +265,19 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
             validation = train.Validation(apart)
         return train.run(
             jr.split(jr.key(seed))[0],
-            engine,
+            plan.engine,
             start,
             data,
-            num_steps=self.num_steps or NUM_STEPS,
-            batch_size=self._batch_size(len(x) - num_held),
+            num_steps=plan.num_steps,
+            batch_size=plan.batch_size,
             validation=validation,
+            num_kept=self.num_mixture,
             progress=self.progress,
         )
 
     def _num_held(self, num_rows: int) -> int:
         """Rows set aside to decide when to stop."""
         return round(self.validation_fraction * num_rows)
-
-    def _batch_size(self, num_rows: int) -> int | None:
-        """Rows of a step, None for all of them."""
-        size = self.batch_size or (num_rows if num_rows <= FULL_BATCH_ROWS else BATCH_SIZE)
-        return None if size >= num_rows else size
 
     # ---- predict ------------------------------------------------------------------------------
 
@@ -305,23 +343,29 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
 
     @property
     def relevance_(self) -> np.ndarray:
-        """Relative relevance of each column of `X`: `(1/ℓ_j) / Σ (1/ℓ)` in standardised units.
+        """Share of each column of `X` in the slopes of the prediction.
 
-        Automatic relevance determination of the first layer. Later layers see the inputs too,
-        through the skip connections, so a small number is a hint and not a proof.
+            r_j ∝ s_j √(mean_z |∂ E(y | x) / ∂ x_j|²)        at the inducing inputs z
+
+        with `s_j` the spread of a column. Lengthscales tell the same of a single layer; in a deep
+        model they do not, since every layer sees the inputs.
         """
-        spread = np.ones(self.n_features_in_)
-        spread[self.kept_] = self.scaling_.x_scale
-        inverse = spread / self.lengthscales_[0]
-        total = np.sum(inverse)
-        return inverse / total if total > 0.0 else inverse
+        check_is_fitted(self)
+        key = jr.split(jr.key(self.seed_))[1]
+        with scope(self.dtype):
+            z = self.fitted_.model.layers[0].z
+            slopes = np.asarray(predict.slopes(key, self.fitted_, z, RELEVANCE_DRAWS), np.float64)
+        share = np.zeros(self.n_features_in_)
+        share[self.kept_] = np.sqrt(np.mean(np.sum(slopes**2, axis=1), axis=0))
+        total = np.sum(share)
+        return share / total if total > 0.0 else share
 
     def summary(self) -> str:
         """A table of the input columns and a line for every layer and the noise, to print."""
-        check_is_fitted(self)
+        relevance = self.relevance_
         names = getattr(self, "feature_names_in_", np.arange(self.n_features_in_))
         table = sorted(
-            zip(names, self.lengthscales_[0], self.relevance_, strict=True),
+            zip(names, self.lengthscales_[0], relevance, strict=True),
             key=lambda line: -line[2],
         )
         width = max(8, *(len(str(name)) for name in names))

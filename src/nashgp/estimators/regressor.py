@@ -46,15 +46,22 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
         "auto" (the same as "gaussian"), "gaussian", "student-t", "poisson", or an object from
         `nashgp.likelihoods`, whose noise refers to standardised targets. Counts are not scaled.
     num_steps : int or None
-        Training steps; None for `3000`.
+        Training steps; None for 500, 1,500 or 3,000 with a collapsed, natural or gradient last
+        layer.
     batch_size : int or None
-        Rows in each step; None for all of up to 1,000 rows and 512 of more.
+        Rows in each step; None for all rows while the last layer is collapsed, else all of up to
+        1,000 rows and 512 of more.
     num_samples : int
         Posterior draws in each training step.
+    last_layer : {"auto", "collapsed", "natural", "gradient"}
+        How the last layer's posterior is found. "collapsed" integrates it out, for normal noise
+        and all rows in each step; "natural" takes natural gradient steps, for mini-batches and
+        any likelihood; "gradient" leaves it to Adam, as published. "auto" collapses while rows x
+        inducing inputs x draws is at most 2,097,152 (16,384 rows at 128), else "natural".
     power : float
         Power of the data term, from 0 (the evidence lower bound) to 1.
     learning_rate : float
-        Step size of Adam.
+        Step size of Adam at the start; it falls to zero along a cosine.
     validation_fraction : float
         Share of the training rows set aside to decide when to stop; 0 for none.
     num_mixture : int
@@ -76,10 +83,10 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
     ----------
     lengthscales_, variances_, noise_std_ : learned hyperparameters, in your units where they have
         any: see each property.
-    relevance_ : share of each input column in the first layer's distances.
+    relevance_ : share of each input column in the slopes of the prediction.
     history_ : objective of every step, held-out scores, seconds.
     fitted_ : the model and its posterior, for `nashgp.predict` and `nashgp.paths`.
-    num_inducing_, num_steps_, batch_size_, seed_ : what was chosen.
+    num_inducing_, num_steps_, batch_size_, last_layer_, seed_ : what was chosen.
 
     Examples
     --------

@@ -12,10 +12,11 @@ import pytest
 
 from nashgp import datasets
 from nashgp.errors import InputError
-from nashgp.experiments import EXPERIMENTS, dsvi_uci
-from nashgp.experiments.dsvi_uci import Cell, table, work
+from nashgp.experiments import EXPERIMENTS, auto_uci, dsvi_uci, power_uci
+from nashgp.experiments.cells import work
+from nashgp.experiments.dsvi_uci import STUDY, Cell
 
-RESULTS = Path(__file__).parent.parent / "results" / "dsvi_uci"
+RESULTS = Path(__file__).parent.parent / "results"
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def test_a_cell_is_scored_saved_and_tabulated(made_up, tmp_path):
     assert all(np.isfinite(value) for value in scores.values())
     assert scores["rmse"] < 3.0  # in units of y, whose standard deviation is 3.6
     assert scores["mll"] > -3.0 and 0.0 < scores["crps"] < 3.0
-    assert "boston        1      0" in table([cell], tmp_path)
+    assert "boston    1      0" in STUDY.table([cell], tmp_path)
     assert Cell("boston", 0, num_steps=301).path(tmp_path) != cell.path(tmp_path)
 
 
@@ -67,15 +68,17 @@ def test_a_failed_cell_is_kept_and_counted(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     cell = work(Cell("boston", 0), tmp_path)
     assert "NASHGP_DATA" in json.loads(cell.path(tmp_path).read_text())["failure"]
-    assert "boston        0      1" in table([cell], tmp_path)
+    assert "boston    0      1" in STUDY.table([cell], tmp_path)
 
 
-def test_finished_cells_are_still_recognised():
+@pytest.mark.parametrize("study", [dsvi_uci, power_uci, auto_uci])
+def test_finished_cells_are_still_recognised(study):
     """Names of files come from the settings; results in the repository must keep theirs."""
-    files = sorted(RESULTS.glob("*.json"))
+    folder = RESULTS / study.STUDY.name
+    files = sorted(folder.glob("*.json"))
     assert files
     for file in files:
-        assert Cell(**json.loads(file.read_text())["cell"]).path(RESULTS) == file
+        assert study.Cell(**json.loads(file.read_text())["cell"]).path(folder) == file
 
 
 def test_quick_writes_apart_and_skips_what_is_done(made_up, monkeypatch, tmp_path, capsys):

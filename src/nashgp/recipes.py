@@ -1,9 +1,12 @@
 """From data and a few settings to a sensible start."""
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +20,8 @@ from nashgp.errors import InputError
 from nashgp.layers import SparseGPLayer
 from nashgp.likelihoods import AbstractLikelihood, Gaussian, Poisson, StudentT
 from nashgp.model import DeepGP
-from nashgp.posteriors import Fitted, gaussian_posterior
+from nashgp.engines.collapsed import below_last
+from nashgp.posteriors import Fitted, GaussianPosterior, gaussian_posterior
 from nashgp.precision import dtype_of, scope
 from nashgp.transforms import cast
 
@@ -50,7 +54,7 @@ KMEANS_ROWS = 20_000  # more rows than this do not move the centres, they only c
 class Config:
     """The shape of a deep GP. Widths left at None are chosen from the data.
 
-    `kernel` is a name, a kernel to start every layer from, or a function of a layer's input width;
+    `kernel` is a name, names joined by "+", a kernel to start every layer from, or a function of a layer's input width;
     `offset` is where the prior mean of the last layer starts, a constant that is then learned.
     """
 
@@ -61,6 +65,7 @@ class Config:
     likelihood: AbstractLikelihood | None = None
     offset: tuple[float, ...] | None = None
     hidden_scale: float = 1e-5
+    hidden_variance: float = 1.0
     noise: float = 0.1
 
     def __post_init__(self) -> None:
@@ -73,8 +78,10 @@ class Config:
 
 def check_kernel(kernel: object) -> None:
     """Raise `InputError` for what is no kernel and makes none."""
-    if not isinstance(kernel, kernels.AbstractKernel) and not callable(kernel):
-        choose("kernel", kernel, KERNELS, "or a kernel object")
+    if isinstance(kernel, kernels.AbstractKernel) or callable(kernel):
+        return
+    for part in kernel.split("+") if isinstance(kernel, str) else [kernel]:
+        choose("kernel", part, KERNELS, 'a sum of them such as "rbf+matern32", or a kernel object')
 
 
 def choose(name: str, value: object, known: Mapping[str, Any], otherwise: str = "") -> Any:
@@ -137,21 +144,57 @@ def build(
         for number, num_outputs in enumerate(widths, start=1):
             last = number == config.num_layers
             mean = _top_mean(config, num_outputs) if last else means.skip(h, num_outputs)
-            kernel = cast(_kernel(config.kernel, h.shape[1], number), dtype)
+            variance = 1.0 if last else config.hidden_variance
+            kernel = cast(_kernel(config.kernel, h.shape[1], number, variance), dtype)
             layers.append(SparseGPLayer(kernel, mean, jnp.asarray(z, dtype), num_outputs))
             h, z = (np.asarray(mean(jnp.asarray(rows, float))) for rows in (h, z))
         model = cast(DeepGP(tuple(layers), likelihood), dtype)
         return Fitted(model, gaussian_posterior(model, hidden_scale=config.hidden_scale))
 
 
+def deepen(fitted: Fitted, num_layers: int, variance: float = 1e-3) -> Fitted:
+    """A deeper model that starts as the one given: identity layers of little variance below it.
+
+    New layers begin at their prior, an identity plus a GP of standard deviation `√variance`, so
+    training goes on from about the objective that the shallow model has reached. Started any
+    other way, a deep model tends to end below a shallow one.
+    """
+    bottom = fitted.model.layers[0]
+    num_new, width = num_layers - len(fitted.model.layers), bottom.z.shape[1]
+    with scope(bottom.z.dtype):
+        kernel = cast(_named("rbf", width, variance), bottom.z.dtype)
+        layer = SparseGPLayer(kernel, means.Identity(), bottom.z, width)
+        layers = (layer,) * num_new + fitted.model.layers
+        model = eqx.tree_at(lambda m: m.layers, fitted.model, layers)
+        start, old = gaussian_posterior(model, hidden_scale=1.0), below_last(fitted)
+        new, last = slice(num_new), slice(-1, None)
+        return Fitted(
+            model,
+            GaussianPosterior(
+                start.means[new] + old.means + start.means[last],
+                start.roots[new] + old.roots + start.roots[last],
+            ),
+        )
+
+
 def _top_mean(config: Config, num_outputs: int) -> means.AbstractMean:
     return means.Zero(num_outputs) if config.offset is None else means.Constant(config.offset)
 
 
-def _kernel(kernel: Kernel, num_inputs: int, layer: int) -> kernels.AbstractKernel:
+def _named(name: str, num_inputs: int, variance: float) -> kernels.AbstractKernel:
+    """A kernel by its name, or the sum of several; lengthscales `√D` and an even share each."""
+    names = name.split("+")
+    lengthscale = np.full(num_inputs, num_inputs**0.5)
+    parts = [KERNELS[part](lengthscale, variance / len(names)) for part in names]
+    return functools.reduce(operator.add, parts)
+
+
+def _kernel(
+    kernel: Kernel, num_inputs: int, layer: int, variance: float
+) -> kernels.AbstractKernel:
     """The kernel of one layer, checked to fit its inputs."""
     if isinstance(kernel, str):
-        return KERNELS[kernel](lengthscale=np.full(num_inputs, num_inputs**0.5))
+        return _named(kernel, num_inputs, variance)
     if isinstance(kernel, kernels.AbstractKernel):
         try:
             jax.eval_shape(kernel.gram, jnp.zeros((2, num_inputs), dtype_of(kernel)))

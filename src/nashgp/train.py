@@ -49,6 +49,20 @@ class History:
         return self.info["objective"]
 
 
+    def followed_by(self, other: "History") -> "History":
+        """Two runs as one; what only one of them recorded is left out."""
+        steps, seconds = len(self.objective), float(self.seconds[-1]) if len(self.seconds) else 0.0
+        names = self.info.keys() & other.info.keys()
+        return History(
+            info={name: np.concatenate([self.info[name], other.info[name]]) for name in names},
+            step=np.concatenate([self.step, steps + other.step]),
+            seconds=np.concatenate([self.seconds, seconds + other.seconds]),
+            validation=np.concatenate([self.validation, other.validation]),
+            best_step=steps + other.best_step,
+            interrupted=self.interrupted or other.interrupted,
+        )
+
+
 class Outcome(NamedTuple):
     """What a run hands back."""
 
@@ -106,16 +120,18 @@ def run(
     chunk: int = 100,
     validation: Validation | None = None,
     num_kept: int = 100,
+    state: State | None = None,
     progress: bool = False,
 ) -> Outcome:
     """Fit: `num_steps` steps of `engine` from `fitted`, every row in each step unless `batch_size`.
 
     With `validation`, stop when the held-out log density has not improved for `patience` chunks
     and hand back the best state. Engines whose posterior is made of draws keep `num_kept` of them.
-    `Ctrl-C` ends the run and hands back what is done.
+    `state` is where to begin, in place of the engine's own. `Ctrl-C` ends the run and hands back
+    what is done.
     """
     start, steps, final, score = jr.split(key, 4)
-    state = eqx.filter_jit(engine.init)(start, fitted)
+    state = eqx.filter_jit(engine.init)(start, fitted) if state is None else state
     log, pace, best = _Log(len(data), num_steps, progress), _Pace(), _Best(state)
     try:
         for begin in range(0, num_steps, chunk):

@@ -3,6 +3,7 @@
 from nashgp.engines.base import Engine, Info
 from nashgp.engines.collapsed import Collapsed
 from nashgp.engines.dsvi import DSVI
+from nashgp.engines.lanes import Lanes, lane
 from nashgp.engines.natural import NaturalGradient
 from nashgp.engines.objectives import collapsed_objective, data_term, objective
 
@@ -11,8 +12,10 @@ __all__ = [
     "Collapsed",
     "Engine",
     "Info",
+    "Lanes",
     "NaturalGradient",
     "collapsed_objective",
     "data_term",
+    "lane",
     "objective",
 ]

@@ -26,11 +26,15 @@ MOST_KEPT = 2**23  # numbers in the stored roots: 64 MB in double precision
 
 
 class State(NamedTuple):
-    """The trainable part of model and hidden posterior, the rest, and Adam's memory."""
+    """The trainable part of model and hidden posterior, the rest, and Adam's memory.
+
+    The power is a number of the state, so that lanes of a batch may differ in it.
+    """
 
     params: PyTree
     frozen: PyTree
     opt_state: optax.OptState
+    power: Scalar
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,19 +56,21 @@ class Collapsed:
         check_collapsible(fitted.model)
         parts = (fitted.model, below_last(fitted))
         params, frozen = eqx.partition(parts, trainable(parts))
-        return State(params, frozen, adam(self.learning_rate, self.decay_steps).init(params))
+        opt_state = adam(self.learning_rate, self.decay_steps).init(params)
+        power = jnp.asarray(self.power, fitted.model.layers[0].z.dtype)
+        return State(params, frozen, opt_state, power)
 
     def step(self, key: Key, state: State, batch: Batch) -> tuple[State, Info]:
         def payoff(params: PyTree) -> Scalar:
             model, hidden = eqx.combine(params, state.frozen)
             return collapsed_objective(
-                key, model, hidden, batch, num_samples=self.num_samples, power=self.power
+                key, model, hidden, batch, num_samples=self.num_samples, power=state.power
             )
 
         value, gradient = eqx.filter_value_and_grad(payoff)(state.params)
         optimiser = adam(self.learning_rate, self.decay_steps)
         params, opt_state = ascend(optimiser, state.opt_state, state.params, gradient)
-        return State(params, state.frozen, opt_state), Info(value)
+        return state._replace(params=params, opt_state=opt_state), Info(value)
 
     def result(self, key: Key, state: State, data: Data, num: int) -> Fitted:
         """`num` joint draws, each with the Gaussian of the last layer that belongs to it."""
@@ -74,7 +80,7 @@ class Collapsed:
         def one(key: Key) -> tuple[Values, Inducing]:
             draw, rest = jr.split(key)
             values, features, _ = draw_hidden(draw, model, hidden, batch, 1)
-            return values, respond(rest, model, features, batch, self.power)
+            return values, respond(rest, model, features, batch, state.power)
 
         # A single layer has nothing random below it. One draw at a time, for memory.
         keys = jr.split(key, num if len(model.layers) > 1 else 1)

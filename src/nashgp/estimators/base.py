@@ -16,9 +16,9 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from nashgp import kernels, persist, predict, recipes, train
+from nashgp import growth, kernels, persist, predict, recipes, train
 from nashgp.batch import make_data
-from nashgp.engines import Engine
+from nashgp.engines import Collapsed, Engine
 from nashgp.errors import InputError
 from nashgp.estimators import rows
 from nashgp.estimators.rows import Rows
@@ -29,7 +29,10 @@ from nashgp.scaling import Scaling, is_constant
 
 log = logging.getLogger("nashgp")
 
-NUM_STEPS = {"collapsed": 500, "natural": 1_500, "gradient": 3_000}
+NUM_STEPS = {"collapsed": 500, "natural": 2_000, "gradient": 3_000}
+FIRST_STAGE = 0.6  # share of the steps that a deep model spends as a shallow one
+NUM_INDUCING, FEW_ROWS, MANY_INDUCING = 128, 2_000, 256  # more inducing inputs while rows are few
+JUDGED_ROWS = 200  # fewer rows than this cannot tell powers apart
 FULL_BATCH_ROWS = 1_000  # up to here a step on all rows costs little more than one on a batch
 BATCH_SIZE = 512
 RELEVANCE_DRAWS = 20
@@ -40,11 +43,12 @@ HIDDEN_SCALE = 1e-3  # the published 1e-5 starts so far from the prior that Adam
 class Plan(NamedTuple):
     """How one fit is trained: what the settings leave open, settled by the rows."""
 
-    engine: Engine
     last_layer: str
     num_rows: int
     batch_size: int | None
     num_steps: int
+    power: float
+    judge: bool  # whether held-out rows choose the power
 
 
 class DeepGPEstimator(BaseEstimator, abc.ABC):
@@ -60,15 +64,15 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         game: str = "anchored",
         num_layers: int = 2,
         hidden_dim: int | None = None,
-        num_inducing: int = 128,
-        kernel: recipes.Kernel = "rbf",
+        num_inducing: int | str = "auto",
+        kernel: recipes.Kernel = "rbf+matern32",
         likelihood: str | AbstractLikelihood = "auto",
         num_steps: int | None = None,
         batch_size: int | None = None,
         num_samples: int = 1,
         last_layer: str = "auto",
-        power: float = 0.5,
-        learning_rate: float = 0.01,
+        power: float | str = "auto",
+        learning_rate: float = 0.03,
         validation_fraction: float = 0.0,
         num_mixture: int = 100,
         allow_missing: bool = False,
@@ -129,8 +133,8 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         x, t = scaling.forward(x[:, kept], t)
         seed = _seed(self.random_state)
         start = previous or self._start(x, t, likelihood, seed)
-        plan = self._plan(start, len(x) - self._num_held(len(x)))
-        outcome = self._train(seed, plan, start, x, t, w)
+        plan = self._plan(start, len(x) - self._num_held(len(x)), warm=warm)
+        power, outcome = self._train(seed, plan, start, x, t, w)
 
         # Only now: a fit that failed leaves the estimator as it was.
         self.seed_, self.kept_, self.scaling_ = seed, kept, scaling
@@ -139,7 +143,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         self.num_inducing_ = outcome.fitted.model.layers[0].num_inducing
         self.num_steps_ = len(outcome.history.objective)
         self.batch_size_ = plan.batch_size or plan.num_rows
-        self.last_layer_ = plan.last_layer
+        self.last_layer_, self.power_ = plan.last_layer, power
         return self
 
     def _check_settings(self) -> None:
@@ -152,45 +156,52 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         at_least_one("num_steps", self.num_steps, optional=True)
         at_least_one("batch_size", self.batch_size, optional=True)
         at_least_one("hidden_dim", self.hidden_dim, optional=True)
-        for name in ("num_layers", "num_inducing", "num_samples", "num_mixture"):
+        for name in ("num_layers", "num_samples", "num_mixture"):
             at_least_one(name, getattr(self, name))
-        _inside("power", self.power, lambda a: 0.0 <= a <= 1.0, "a number from 0 to 1")
+        if self.num_inducing != "auto":
+            at_least_one("num_inducing", self.num_inducing, otherwise='"auto"')
+        if self.power != "auto":
+            _inside("power", self.power, lambda a: 0.0 <= a <= 1.0, 'from 0 to 1 or "auto"')
         _inside("learning_rate", self.learning_rate, lambda r: 0.0 < r < np.inf, "above 0")
         fraction = self.validation_fraction
         _inside("validation_fraction", fraction, lambda f: 0.0 <= f < 1.0, "from 0 to below 1")
         options = self.engine_options or {}
         _inside("engine_options", options, lambda o: isinstance(o, Mapping), "a dict")
 
-    def _plan(self, start: Fitted, num_rows: int) -> "Plan":
-        """How to train on so many rows."""
-        likelihood = start.model.likelihood
-        widest = max(layer.num_inducing for layer in start.model.layers)
-        fits = num_rows * widest * self.num_samples <= COLLAPSED_SIZE
+    def _plan(self, start: Fitted, num_rows: int, *, warm: bool = False) -> "Plan":
+        """How to train on so many rows: what the settings leave open."""
+        gaussian = isinstance(start.model.likelihood, Gaussian)
+        size = num_rows * max(layer.num_inducing for layer in start.model.layers)
         whole = self.batch_size is None or self.batch_size >= num_rows
         last_layer = self.last_layer
         if last_layer == "auto":
-            possible = isinstance(likelihood, Gaussian) and fits and whole
-            last_layer = "collapsed" if possible else "natural"
-        if last_layer == "collapsed":
-            if not whole:
-                raise InputError(
-                    f"batch_size {self.batch_size} is less than the {num_rows} rows that a "
-                    'collapsed last layer needs in each step; use last_layer="natural".'
-                )
-            batch_size = None
-        else:
-            size = self.batch_size or (num_rows if num_rows <= FULL_BATCH_ROWS else BATCH_SIZE)
-            batch_size = None if size >= num_rows else size
-        num_steps = self.num_steps or NUM_STEPS[last_layer]
+            fits = size * self.num_samples <= COLLAPSED_SIZE
+            last_layer = "collapsed" if gaussian and fits and whole else "natural"
+        collapsed = last_layer == "collapsed"
+        if collapsed and not whole:
+            raise InputError(
+                f"batch_size {self.batch_size} is less than the {num_rows} rows that a "
+                'collapsed last layer needs in each step; use last_layer="natural".'
+            )
+        few = self.batch_size or (num_rows if num_rows <= FULL_BATCH_ROWS else BATCH_SIZE)
+        batch_size = None if collapsed or few >= num_rows else few
+        power, judge = self.power, False
+        if power == "auto":
+            power = growth.POWERS[0] if gaussian else 0.0
+            judge = collapsed and not warm and len(start.model.layers) == 1
+            judge &= num_rows >= JUDGED_ROWS and size * len(growth.POWERS) <= COLLAPSED_SIZE
+        num_steps = int(self.num_steps or NUM_STEPS[last_layer])
+        return Plan(last_layer, num_rows, batch_size, num_steps, float(power), judge)
+
+    def _engine(self, plan: "Plan", num_steps: int, power: float) -> Engine:
         settings = {
             "learning_rate": float(self.learning_rate),
             "num_samples": int(self.num_samples),
-            "power": float(self.power),
-            "decay_steps": int(num_steps),
+            "power": power,
+            "decay_steps": num_steps,
         }
         settings |= dict(self.engine_options or {})
-        engine = recipes.engine(self.engine, last_layer, **settings)
-        return Plan(engine, last_layer, num_rows, batch_size, int(num_steps))
+        return recipes.engine(self.engine, plan.last_layer, **settings)
 
     def _start_likelihood(self, t: np.ndarray) -> AbstractLikelihood:
         with scope(self.dtype):
@@ -214,17 +225,31 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
     def _start(
         self, x: np.ndarray, t: np.ndarray, likelihood: AbstractLikelihood, seed: int
     ) -> Fitted:
+        """The model before training: one layer if deeper ones can grow from it."""
         offset = likelihood.offset(t)
         config = recipes.Config(
-            num_layers=self.num_layers,
+            num_layers=1 if self._grows(x.shape[1]) else self.num_layers,
             hidden_dim=self.hidden_dim,
-            num_inducing=self.num_inducing,
+            num_inducing=self._num_inducing(len(x)),
             kernel=self.kernel,
             likelihood=likelihood,
             offset=None if offset is None else tuple(offset.tolist()),
             hidden_scale=HIDDEN_SCALE,
         )
         return recipes.build(x, t.shape[1], config, seed=seed, dtype=self.dtype)
+
+    def _grows(self, num_inputs: int) -> bool:
+        """Whether a deep model starts from a shallow one: its hidden layers start as identities.
+
+        Gradient steps for the last layer are there to do as published, and so start as published.
+        """
+        width = self.hidden_dim or num_inputs
+        return self.last_layer != "gradient" and width == num_inputs
+
+    def _num_inducing(self, num_rows: int) -> int:
+        if self.num_inducing != "auto":
+            return int(self.num_inducing)
+        return MANY_INDUCING if num_rows <= FEW_ROWS else NUM_INDUCING
 
     def _previous(self, t: np.ndarray) -> Fitted:
         """The last fit, if new rows can go on from it."""
@@ -248,7 +273,8 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         x: np.ndarray,
         t: np.ndarray,
         w: np.ndarray,
-    ) -> train.Outcome:
+    ) -> tuple[float, train.Outcome]:
+        """Train in one stage, or shallow and then deep: the power that was used, the outcome."""
         held = np.zeros(len(x), dtype=bool)
         num_held = self._num_held(len(x))
         if len(x) - num_held < 2:
@@ -259,21 +285,31 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         if num_held:
             held[np.random.default_rng(seed).permutation(len(x))[:num_held]] = True
         data = make_data(x[~held], t[~held], w[~held], dtype=self.dtype, padded=True)
-        validation = None
+        ending: dict[str, Any] = {"num_kept": self.num_mixture}
         if num_held:
             apart = make_data(x[held], t[held], w[held], dtype=self.dtype)
-            validation = train.Validation(apart)
-        return train.run(
-            jr.split(jr.key(seed))[0],
-            plan.engine,
-            start,
-            data,
-            num_steps=plan.num_steps,
-            batch_size=plan.batch_size,
-            validation=validation,
-            num_kept=self.num_mixture,
-            progress=self.progress,
-        )
+            ending["validation"] = train.Validation(apart)
+
+        def stage(num_steps: int, power: float, **options: Any) -> growth.Stage:
+            options |= {"batch_size": plan.batch_size, "progress": self.progress}
+            return growth.Stage(self._engine(plan, num_steps, power), num_steps, options)
+
+        first, last = jr.split(jr.split(jr.key(seed))[0])
+        power, one_stage = plan.power, len(start.model.layers) == self.num_layers
+        if one_stage and not (plan.judge and self.num_layers == 1 and not num_held):
+            return power, stage(plan.num_steps, power, **ending).run(first, start, data)
+        num_steps = plan.num_steps if one_stage else round(FIRST_STAGE * plan.num_steps)
+        if plan.judge:
+            engine = cast(Collapsed, self._engine(plan, num_steps, power))
+            power, shallow = growth.choose_power(
+                first, start, data, engine, num_steps=num_steps, progress=self.progress
+            )
+        else:
+            shallow = stage(num_steps, power, num_kept=1).run(first, start, data)
+        if one_stage:
+            return power, shallow
+        deep = stage(plan.num_steps - num_steps, power, **ending)
+        return power, growth.deepen(last, shallow, self.num_layers, deep, data)
 
     def _num_held(self, num_rows: int) -> int:
         """Rows set aside to decide when to stop."""
@@ -452,11 +488,14 @@ def _lengthscale(kernel: kernels.AbstractKernel, width: int) -> np.ndarray:
     return found
 
 
-def at_least_one(name: str, value: object, *, optional: bool = False) -> None:
+def at_least_one(
+    name: str, value: object, *, optional: bool = False, otherwise: str = ""
+) -> None:
     if value is None and optional:
         return
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        also = " or None" if optional else ""
+        otherwise = "None" if optional else otherwise
+        also = otherwise and f" or {otherwise}"
         raise InputError(f"{name} must be a whole number of at least 1{also}; got {value!r}.")
 
 

@@ -3,4 +3,6 @@
 EXPERIMENTS = {
     "demo": "nashgp.experiments.demo",
     "dsvi-uci": "nashgp.experiments.dsvi_uci",
+    "power-uci": "nashgp.experiments.power_uci",
+    "auto-uci": "nashgp.experiments.auto_uci",
 }

@@ -1,0 +1,53 @@
+"""The regressor as it comes on the standard UCI splits: every setting chosen on training rows.
+
+    nashgp run auto-uci --sets boston concrete energy wine-red --splits 0 1 2 3 4 5 6 7 8 9
+
+Nothing is set but the seed. What the estimator chose is saved with the scores.
+"""
+
+import dataclasses
+import time
+
+from nashgp import datasets
+from nashgp.experiments import cells
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell(cells.Cell):
+    """One fit; `num_steps` 0 stands for the estimator's own choice."""
+
+    num_steps: int = 0
+    seed: int = 0
+
+    def run(self) -> cells.Scores:
+        import jax.random as jr
+
+        from nashgp import DeepGPRegressor
+
+        x, y, x_test, y_test = datasets.load(self.set).split(self.split)
+        model = DeepGPRegressor(
+            random_state=self.seed, num_steps=self.num_steps or None, num_mixture=cells.SAMPLES
+        )
+        began = time.perf_counter()
+        model.fit(x, y)
+        seconds = time.perf_counter() - began
+
+        def rows(x, y):
+            return jr.key(self.seed), model.fitted_, model.scaling_, x[:, model.kept_], y
+
+        scores = cells.evaluate(*rows(x_test, y_test))
+        chosen = {name: float(value) for name, value in model.chosen_.items()}
+        return (
+            scores
+            | {"train_mll": cells.log_density(*rows(x, y)), "seconds": seconds}
+            | chosen
+        )
+
+
+STUDY = cells.Study(
+    "auto_uci",
+    Cell,
+    full={"sets": ["boston", "concrete", "energy", "wine-red"], "splits": list(range(10))},
+    quick={"sets": ["boston"], "splits": [0], "jobs": 1, "num_steps": 20},
+)
+add_arguments, main = STUDY.add_arguments, STUDY.main

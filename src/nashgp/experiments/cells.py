@@ -1,0 +1,244 @@
+"""Studies on the UCI sets: cells that are run side by side, saved one by one, and tabulated."""
+
+import argparse
+import concurrent.futures
+import dataclasses
+import hashlib
+import itertools
+import json
+import multiprocessing
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nashgp import datasets
+from nashgp.errors import InputError
+
+CORES = os.cpu_count() or 1
+SAMPLES = 200  # posterior draws in the predictive mixture of a test row
+
+Scores = dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """Everything that determines one result; a study adds its settings."""
+
+    set: str
+    split: int
+
+    def run(self) -> Scores:
+        """Fit on the training rows of the split and score its test rows."""
+        raise InputError(f"{type(self).__name__} does not say what to run.")
+
+    def path(self, results: Path) -> Path:
+        """The file of this result; a change of any setting changes its name."""
+        text = json.dumps(dataclasses.asdict(self), sort_keys=True)
+        name = hashlib.sha256(text.encode()).hexdigest()[:12]
+        return results / f"{self.set}-{self.split}-{name}.json"
+
+
+def evaluate(key, fitted, scaling, x, y) -> Scores:
+    """Test scores of a one-target model, in the units of the targets."""
+    from nashgp import metrics, predict
+
+    inputs, targets = scaling.forward(x, y)
+    unit = float(scaling.y_scale[0])
+
+    def of(summary, *others):
+        return predict.summarise(summary, key, fitted, inputs, *others, num_samples=SAMPLES)
+
+    mean, variance = (part[:, 0] for part in of(predict.moments))
+    parts, spreads = (part[:, :, 0].T for part in of(predict.components))
+    levels = predict.quantiles([0.05, 0.25, 0.75, 0.95], variance.dtype)
+    low90, low50, high50, high90 = of(levels)[:, 0].T
+    t = targets[:, 0]
+    return {
+        "mll": log_density(key, fitted, scaling, x, y),
+        "mll_moment_matched": float(np.mean(metrics.moment_matched_log_density(mean, variance, t)))
+        - np.log(unit),
+        "crps": unit * float(np.mean(metrics.crps_gaussian_mixture(parts, spreads, t))),
+        "rmse": unit * metrics.rmse(mean, t),
+        "coverage50": metrics.coverage(low50, high50, t),
+        "coverage90": metrics.coverage(low90, high90, t),
+        "calibration_error": metrics.calibration_error(of(predict.cdf, targets)[:, 0]),
+    }
+
+
+def fit_and_score(cell: Cell, config, engine, *, num_steps: int, dtype: str, seed: int) -> Scores:
+    """Fit a one-target model on the training rows of a split, and score both kinds of rows."""
+    import jax.random as jr
+
+    from nashgp import recipes, train
+    from nashgp.batch import make_data
+    from nashgp.scaling import Scaling
+
+    x, y, x_test, y_test = datasets.load(cell.set).split(cell.split)
+    scaling = Scaling.from_rows(x, y)
+    data = make_data(*scaling.forward(x, y), dtype=dtype)
+    began = time.perf_counter()
+    start = recipes.build(np.asarray(data.x), 1, config, seed=seed, dtype=dtype)
+    fit, score = jr.split(jr.key(seed))
+    outcome = train.run(fit, engine, start, data, num_steps=num_steps, num_kept=SAMPLES)
+    seconds = time.perf_counter() - began
+    scores = evaluate(score, outcome.fitted, scaling, x_test, y_test)
+    tail = float(np.mean(outcome.history.objective[-100:])) / len(data)
+    train_mll = log_density(score, outcome.fitted, scaling, x, y)
+    return scores | {"train_mll": train_mll, "objective_per_row": tail, "seconds": seconds}
+
+
+def log_density(key, fitted, scaling, x, y) -> float:
+    """Mean log density of some rows under the predictive mixture, in the units of the targets."""
+    from nashgp import predict
+
+    rows = scaling.forward(x, y)
+    values = predict.summarise(predict.log_density, key, fitted, *rows, num_samples=SAMPLES)
+    return float(np.mean(values)) - float(np.log(scaling.y_scale[0]))
+
+
+def work(cell: Cell, results: Path) -> Cell:
+    """Run one cell and save it, failure included."""
+    began = time.perf_counter()
+    try:
+        outcome: dict[str, Any] = {"scores": cell.run()}
+    except Exception:  # a failed run is a result too
+        outcome = {"failure": traceback.format_exc(limit=3), "seconds": time.perf_counter() - began}
+    packages = {name: version(name) for name in ("nashgp", "jax", "equinox", "optax", "numpy")}
+    record = {"cell": dataclasses.asdict(cell), "versions": packages} | outcome
+    with datasets.whole_file(cell.path(results)) as partial:
+        partial.write_text(json.dumps(record, indent=1) + "\n")
+    return cell
+
+
+def work_all(cells: Sequence[Cell], results: Path, jobs: int) -> Iterator[Cell]:
+    """Run cells side by side, each process on a core of its own."""
+    places = itertools.repeat(results)
+    if jobs == 1:
+        yield from map(work, cells, places)
+        return
+    spawn = multiprocessing.get_context("spawn")  # a fork would copy JAX's threads half-way
+    cores = spawn.Queue()
+    for job in range(jobs):
+        cores.put(job % CORES)
+    with concurrent.futures.ProcessPoolExecutor(
+        jobs, mp_context=spawn, initializer=pin, initargs=(cores,)
+    ) as pool:
+        yield from pool.map(work, cells, places)
+
+
+def pin(cores: "multiprocessing.Queue[int]") -> None:
+    """Give each worker one core: two single-core fits finish before two fits on two cores."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {cores.get()})
+
+
+COLUMNS = {  # heading -> key of a score
+    "MLL": "mll",
+    "MLL mm": "mll_moment_matched",
+    "train MLL": "train_mll",
+    "RMSE": "rmse",
+    "CRPS": "crps",
+    "cov 50": "coverage50",
+    "cov 90": "coverage90",
+    "cal": "calibration_error",
+    "obj/row": "objective_per_row",
+    "seconds": "seconds",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """A grid of cells behind `nashgp run NAME`.
+
+    `axes` are the settings that vary, each with an option in the plural; `full` and `quick` hold
+    their values and those of other settings that differ from the defaults of `cell`.
+    """
+
+    name: str
+    cell: type[Cell]
+    full: dict[str, Any]
+    quick: dict[str, Any]
+    axes: tuple[str, ...] = ("set", "split")
+    label: Callable[[Any], str] = lambda cell: cell.set
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Options; those not given have the values of `full` or `quick`, then of the cell."""
+
+        def add(name: str, **settings: Any) -> None:
+            parser.add_argument(
+                f"--{name.replace('_', '-')}", default=argparse.SUPPRESS, **settings
+            )
+
+        parser.add_argument("--quick", action="store_true", help="one split, a few steps: seconds")
+        parser.add_argument(
+            "--results", type=Path, metavar="FOLDER", help=f"default results/{self.name}"
+        )
+        add("jobs", type=int, help="processes at once")
+        for field in dataclasses.fields(self.cell):
+            if field.name in self.axes:
+                add(f"{field.name}s", nargs="+", type=field.type, help=f"default {self._of(field)}")
+            elif field.type is bool:
+                add(field.name, action="store_true")
+            else:
+                add(field.name, type=field.type, help=f"default {field.default}")
+
+    def _of(self, field: dataclasses.Field) -> str:
+        return " ".join(map(str, self.full[f"{field.name}s"]))
+
+    def main(self, options: argparse.Namespace) -> int:
+        """Run the cells that are not finished and print the table; 1 if any has failed."""
+        given = {name: value for name, value in vars(options).items() if name in self._names()}
+        results = options.results
+        if results is None:  # a quick look must not end up among the results
+            results = Path("results", f"{self.name}_quick" if options.quick else self.name)
+        settings = {"jobs": CORES} | (self.quick if options.quick else self.full) | given
+        jobs = settings.pop("jobs")
+        if jobs < 1:
+            raise InputError(f"--jobs must be at least 1, got {jobs}.")
+        values = [settings.pop(f"{axis}s") for axis in self.axes]
+        cells = [
+            self.cell(**dict(zip(self.axes, point, strict=True)), **settings)
+            for point in itertools.product(*values)
+        ]
+        for cell in cells:  # a wrong name, folder or split is the caller's mistake, no failed run
+            datasets.load(cell.set).split(cell.split)
+        try:
+            results.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"--results {results} cannot be made ({error.strerror}).") from error
+        missing = [cell for cell in cells if not cell.path(results).exists()]
+        for number, cell in enumerate(work_all(missing, results, jobs), start=1):
+            print(f"[{number}/{len(missing)}] {self.label(cell)} split {cell.split}", flush=True)
+        print(self.table(cells, results))
+        return int(any("failure" in json.loads(cell.path(results).read_text()) for cell in cells))
+
+    def _names(self) -> set[str]:
+        names = {field.name for field in dataclasses.fields(self.cell)}
+        return {f"{name}s" if name in self.axes else name for name in names} | {"jobs"}
+
+    def table(self, cells: Sequence[Cell], results: Path) -> str:
+        """Mean ± standard error over splits; failures are counted, never dropped silently."""
+        groups: dict[str, list[Path]] = {}
+        for cell in cells:
+            groups.setdefault(self.label(cell), []).append(cell.path(results))
+        width = max(map(len, groups), default=0)
+        lines = []
+        shown: dict[str, str] = {}
+        for label, paths in groups.items():
+            records = [json.loads(path.read_text()) for path in paths if path.exists()]
+            done = [record["scores"] for record in records if "scores" in record]
+            line = f"{label:{width}} {len(done):4d} {len(records) - len(done):6d}"
+            shown = {h: key for h, key in COLUMNS.items() if done and key in done[0]} or shown
+            for key in shown.values() if done else ():
+                values = np.array([scores[key] for scores in done])
+                error = values.std(ddof=1) / len(done) ** 0.5 if len(done) > 1 else np.nan
+                line += f"{values.mean():9.3f} ± {error:5.3f}"
+            lines.append(line)
+        head = f"{'':{width}} done failed" + "".join(f"{name:>17}" for name in shown)
+        return "\n".join([head, *lines])

@@ -9,7 +9,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Bool, Float
 
-from nashgp import predict, recipes, train
+from nashgp import predict, train
 from nashgp.batch import Data
 from nashgp.engines import Collapsed, Engine, Lanes, lane
 from nashgp.posteriors import Fitted
@@ -32,15 +32,14 @@ class Stage:
         return train.run(key, self.engine, start, data, num_steps=self.num_steps, **self.options)
 
 
-def deepen(
-    key: Key, shallow: train.Outcome, num_layers: int, stage: Stage, data: Data
+def go_on(
+    key: Key, before: train.Outcome, start: Fitted, stage: Stage, data: Data
 ) -> train.Outcome:
-    """Go on from a shallow model with a deep one; an interrupted stage is the last."""
-    start = recipes.deepen(shallow.fitted, num_layers)
-    if shallow.history.interrupted:
+    """The next stage; after an interrupted one it only makes the result."""
+    if before.history.interrupted:
         stage = dataclasses.replace(stage, num_steps=0)
-    deep = stage.run(key, start, data)
-    return deep._replace(history=shallow.history.followed_by(deep.history))
+    after = stage.run(key, start, data)
+    return after._replace(history=before.history.followed_by(after.history))
 
 
 def choose_power(
@@ -53,40 +52,33 @@ def choose_power(
     powers: Sequence[float] = POWERS,
     progress: bool = False,
 ) -> tuple[float, train.Outcome]:
-    """The power whose fit without some rows predicts those rows best, and its fit to all rows.
+    """The power whose fit without some rows predicts those rows best, and that fit to go on from.
 
-    Every power is fitted twice, with and without the held-out rows, all as lanes of one program;
-    so nothing has to be fitted again once the power is known. The first of `powers` stays unless
-    another is better by more than a standard error of the difference over the rows.
+    The powers are lanes of one program. The first of them stays unless another is better by more
+    than a standard error of the difference over the rows.
     """
     split, fit, score = jr.split(key, 3)
-    dtype, num = dtype_of(start), len(powers)
     held = _held_out(split, data)
+    lanes, dtype = Lanes(engine, len(powers)), dtype_of(start)
     with scope(dtype):
-        lanes = Lanes(engine, 2 * num)
-        kept = jnp.asarray(~held, dtype)
-        weight = jnp.stack([kept] * num + [jnp.ones_like(kept)] * num)
-        state = lanes.start(fit, start, weight, power=jnp.asarray([*powers] * 2, dtype))
+        kept = jnp.stack([jnp.asarray(~held, dtype)] * len(powers))
+        state = lanes.start(fit, start, kept, power=jnp.asarray(powers, dtype))
     outcome = train.run(
         fit, lanes, start, data, num_steps=num_steps, num_kept=1, state=state, progress=progress
     )
     rows = tuple(np.asarray(part)[held] for part in (data.x, data.y, data.weight))
-    scores = np.stack(
-        [_scores(score, lane(outcome.fitted, number), *rows) for number in range(num)]
-    )
+    fits = [lane(outcome.fitted, number) for number in range(len(powers))]
+    best = clearly_best(np.stack([_scores(score, fitted, *rows) for fitted in fits]))
+    info = {name: values[:, best] for name, values in outcome.history.info.items()}
+    history = dataclasses.replace(outcome.history, info=info)
+    return powers[best], train.Outcome(fits[best], history, lane(outcome.state.states, best))
+
+
+def clearly_best(scores: Float[np.ndarray, "L N"]) -> int:
+    """The line with the largest mean, or the first if the gain over it is within its error."""
     best = int(np.argmax(np.mean(scores, axis=1)))
     gain = scores[best] - scores[0]
-    if np.mean(gain) <= np.std(gain) / len(gain) ** 0.5:
-        best = 0
-    winner = num + best
-    history = dataclasses.replace(
-        outcome.history,
-        info={name: values[:, winner] for name, values in outcome.history.info.items()},
-    )
-    result = train.Outcome(
-        lane(outcome.fitted, winner), history, lane(outcome.state.states, winner)
-    )
-    return powers[best], result
+    return best if np.mean(gain) > np.std(gain) / len(gain) ** 0.5 else 0
 
 
 def _held_out(key: Key, data: Data) -> Bool[np.ndarray, " N"]:

@@ -274,7 +274,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         t: np.ndarray,
         w: np.ndarray,
     ) -> tuple[float, train.Outcome]:
-        """Train in one stage, or shallow and then deep: the power that was used, the outcome."""
+        """Judge the powers, train a shallow model, then a deep one: as far as the plan asks."""
         held = np.zeros(len(x), dtype=bool)
         num_held = self._num_held(len(x))
         if len(x) - num_held < 2:
@@ -294,22 +294,27 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
             options |= {"batch_size": plan.batch_size, "progress": self.progress}
             return growth.Stage(self._engine(plan, num_steps, power), num_steps, options)
 
-        first, last = jr.split(jr.split(jr.key(seed))[0])
-        power, one_stage = plan.power, len(start.model.layers) == self.num_layers
-        if one_stage and not (plan.judge and self.num_layers == 1 and not num_held):
-            return power, stage(plan.num_steps, power, **ending).run(first, start, data)
+        keys = jr.split(jr.split(jr.key(seed))[0], 3)
+        one_stage = len(start.model.layers) == self.num_layers
         num_steps = plan.num_steps if one_stage else round(FIRST_STAGE * plan.num_steps)
+        power, judged = plan.power, None
         if plan.judge:
-            engine = cast(Collapsed, self._engine(plan, num_steps, power))
-            power, shallow = growth.choose_power(
-                first, start, data, engine, num_steps=num_steps, progress=self.progress
+            few = num_steps // 2
+            engine = cast(Collapsed, self._engine(plan, few, power))
+            power, judged = growth.choose_power(
+                keys[0], start, data, engine, num_steps=few, progress=self.progress
             )
+            start, num_steps = judged.fitted, num_steps - few
+        shallow = stage(num_steps, power, **(ending if one_stage else {"num_kept": 1}))
+        if judged is None:
+            outcome = shallow.run(keys[1], start, data)
         else:
-            shallow = stage(num_steps, power, num_kept=1).run(first, start, data)
+            outcome = growth.go_on(keys[1], judged, start, shallow, data)
         if one_stage:
-            return power, shallow
-        deep = stage(plan.num_steps - num_steps, power, **ending)
-        return power, growth.deepen(last, shallow, self.num_layers, deep, data)
+            return power, outcome
+        start = recipes.deepen(outcome.fitted, self.num_layers)
+        deep = stage(plan.num_steps - len(outcome.history.objective), power, **ending)
+        return power, growth.go_on(keys[2], outcome, start, deep, data)
 
     def _num_held(self, num_rows: int) -> int:
         """Rows set aside to decide when to stop."""

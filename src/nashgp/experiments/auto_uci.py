@@ -35,13 +35,12 @@ class Cell(cells.Cell):
         def rows(x, y):
             return jr.key(self.seed), model.fitted_, model.scaling_, x[:, model.kept_], y
 
-        scores = cells.evaluate(*rows(x_test, y_test))
-        chosen = {name: float(value) for name, value in model.chosen_.items()}
-        return (
-            scores
-            | {"train_mll": cells.log_density(*rows(x, y)), "seconds": seconds}
-            | chosen
-        )
+        return cells.evaluate(*rows(x_test, y_test)) | {
+            "train_mll": cells.log_density(*rows(x, y)),
+            "power": model.power_,
+            "num_inducing": model.num_inducing_,
+            "seconds": seconds,
+        }
 
 
 STUDY = cells.Study(

@@ -78,7 +78,7 @@ def test_options_are_the_arguments_of_the_estimator():
 
 def test_fit_says_what_it_did(fitted):
     path, printed = fitted
-    assert "lengthscale" in printed and "layer 1: RBF, 6 inducing inputs" in printed
+    assert "lengthscale" in printed and "layer 1: RBF + Matern32, 6 inducing inputs" in printed
     assert "constant columns, not used: always\n23 rows, 20 steps, " in printed
     assert printed.endswith(f"saved to {path}\n")
 

@@ -38,7 +38,10 @@ def one_layer(z, noise=NOISE):
     return DeepGP((layer,), Gaussian(noise))
 
 
-def collapsed(model, data, power, hidden=GaussianPosterior((), ()), key=None, num_samples=1):
+NO_LAYERS = GaussianPosterior((), ())
+
+
+def collapsed(model, data, power, hidden=NO_LAYERS, key=None, num_samples=1):
     return collapsed_objective(
         jr.key(0) if key is None else key,
         model,
@@ -79,7 +82,9 @@ def test_a_weight_counts_a_row_again(x64):
     weight = np.array([1.0, 2.0, 3.0] + [1.0] * 6)
     again = np.repeat(np.arange(9), weight.astype(int))
     heavy, long = make_data(x, y, weight), make_data(x[again], y[again])
-    np.testing.assert_allclose(collapsed(model, heavy, 0.5), collapsed(model, long, 0.5), rtol=1e-10)
+    np.testing.assert_allclose(
+        collapsed(model, heavy, 0.5), collapsed(model, long, 0.5), rtol=1e-10
+    )
 
 
 @pytest.mark.parametrize("power", [0.0, 0.7])
@@ -106,9 +111,9 @@ def test_no_gaussian_of_the_last_layer_does_better(num_layers, x64):
     best = jax.jit(
         jax.vmap(lambda k: collapsed(fitted.model, data, 0.5, below_last(fitted), key=k))
     )(keys)
-    other = jax.jit(
-        jax.vmap(lambda k: objective(k, fitted, data.all(), num_samples=1, power=0.5))
-    )(keys)
+    other = jax.jit(jax.vmap(lambda k: objective(k, fitted, data.all(), num_samples=1, power=0.5)))(
+        keys
+    )
     assert np.mean(best) > np.mean(other) + 1.0
     if num_layers == 1:
         kept = engine.result(jr.key(0), engine.init(jr.key(0), fitted), data, 5).posterior
@@ -161,9 +166,9 @@ def test_never_above_the_evidence_of_its_own_model(seed, x64):
     a, q = np.asarray(flat.a).reshape(-1, 3, 2), np.asarray(flat.residual).reshape(-1, 3)
 
     estimate = jax.jit(
-        lambda keys, power: jax.vmap(
-            lambda key: collapsed(model, data, power, hidden, key=key)
-        )(keys)
+        lambda keys, power: jax.vmap(lambda key: collapsed(model, data, power, hidden, key=key))(
+            keys
+        )
     )
     for power in (0.0, 0.5, 1.0):
         covariance = a @ np.swapaxes(a, 1, 2) + (power * q + noise)[:, :, None] * np.eye(3)
@@ -180,7 +185,7 @@ def test_never_above_the_evidence_of_its_own_model(seed, x64):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_elbo_is_never_above_the_exact_evidence(seed, x64):
-    """Power 0, not collapsed: `p(y) = E N(y | 0, K(f_1, f_1) + σ² I)` over the exact first layer."""
+    """Power 0, not collapsed: `p(y) = E N(y | 0, K(f_1, f_1) + σ² I)` over the exact layer 1."""
     fitted, data = tiny_deep(seed)
     first, last = fitted.model.layers
     x, y = np.asarray(data.x), np.asarray(data.y)[:, 0]
@@ -229,7 +234,7 @@ def test_natural_parameters_of_a_posterior_and_back(x64):
 
 @pytest.mark.parametrize("name", ["student-t", "bernoulli", "poisson", "robust-max"])
 def test_natural_steps_end_where_the_gradient_vanishes(name, x64):
-    """Any likelihood, one layer: the fixed point of the update is a stationary point of the ELBO."""
+    """Any likelihood, one layer: the update rests where the ELBO is stationary."""
     fitted, data = tiny_fitted(name, num_layers=1), tiny_data(name)
     engine = NaturalGradient(learning_rate=0.0, rate=0.3)
     outcome = train.run(jr.key(0), engine, fitted, data, num_steps=800)

@@ -33,9 +33,18 @@ Frame = Any
 class Option(NamedTuple):
     """A setting of the estimator, as an option of `fit`."""
 
-    kind: type
+    kind: Callable[[str], Any]
     default: Any
     help: str
+
+
+def number_or_auto(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A reader of numbers that lets "auto" pass."""
+
+    def number(text: str) -> Any:
+        return text if text == "auto" else kind(text)
+
+    return number
 
 
 # The arguments of `DeepGPRegressor` that a command line can hold; a test compares the two.
@@ -44,15 +53,15 @@ OPTIONS = {
     "game": Option(str, "anchored", "game of an implicit posterior: anchored, paper"),
     "num_layers": Option(int, 2, "depth; 1 is an ordinary sparse Gaussian process"),
     "hidden_dim": Option(int, None, "width of the hidden layers; else that of the inputs"),
-    "num_inducing": Option(int, 128, "inducing inputs of each layer"),
-    "kernel": Option(str, "rbf", "rbf, matern12, matern32, matern52, rational-quadratic"),
+    "num_inducing": Option(number_or_auto(int), "auto", "inducing inputs of each layer, or auto"),
+    "kernel": Option(str, "rbf+matern32", "rbf, matern12, matern32, matern52, or a sum"),
     "likelihood": Option(str, "auto", "auto, gaussian, student-t, poisson"),
     "num_steps": Option(int, None, "training steps; else 500 to 3000, by last_layer"),
     "batch_size": Option(int, None, "rows of a step; else all while that is cheap"),
     "num_samples": Option(int, 1, "posterior draws in each step"),
     "last_layer": Option(str, "auto", "auto, collapsed, natural, gradient"),
-    "power": Option(float, 0.5, "power of the data term, from 0 to 1"),
-    "learning_rate": Option(float, 0.01, "step size of Adam"),
+    "power": Option(number_or_auto(float), "auto", "power of the data term, 0 to 1, or auto"),
+    "learning_rate": Option(float, 0.03, "step size of Adam at the start"),
     "validation_fraction": Option(float, 0.0, "share of rows held out to decide when to stop"),
     "num_mixture": Option(int, 100, "posterior draws that make up a prediction"),
     "allow_missing": Option(bool, False, "an empty target is missing, not a mistake"),
@@ -456,7 +465,7 @@ def _fit_options(parser: argparse.ArgumentParser) -> None:
         else:
             shown = "" if option.default is None else " (%(default)s)"
             kind, default = option.kind, option.default
-            metavar = {int: "N", float: "X", str: "NAME"}[kind]
+            metavar = {float: "X", str: "NAME"}.get(kind, "N")
             group.add_argument(
                 flag, type=kind, default=default, metavar=metavar, help=option.help + shown
             )

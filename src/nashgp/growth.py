@@ -1,4 +1,4 @@
-"""Training by stages: a shallow model first, its power chosen on held-out rows, then the deep one."""
+"""Training by stages: powers judged on held-out rows, a shallow model, then the deep one."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -8,11 +8,12 @@ The inducing values are kept whitened. With `C Cᵀ = K(z, z)`,
 from typing import NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from nashgp.kernels import AbstractKernel
-from nashgp.linalg import Factor, factorise
+from nashgp.linalg import Factor, factorise, gaussian_kl
 from nashgp.means import AbstractMean
 
 
@@ -24,6 +25,11 @@ class Inducing(NamedTuple):
 
     value: Float[Array, "*S M P"]
     root: Float[Array, "*S P M M"] | None = None
+
+    def kl(self) -> Float[Array, "*S"]:
+        """`KL(N(value, root rootᵀ) ‖ N(0, I))`, of each draw if stacked."""
+        assert self.root is not None
+        return (jax.vmap(gaussian_kl) if is_stacked(self) else gaussian_kl)(self.value, self.root)
 
 
 def is_stacked(inducing: Inducing) -> bool:

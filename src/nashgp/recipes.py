@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,11 +15,11 @@ from sklearn.cluster import KMeans
 
 from nashgp import kernels, means
 from nashgp.engines import DSVI, Collapsed, Engine, NaturalGradient
+from nashgp.engines.collapsed import below_last
 from nashgp.errors import InputError
 from nashgp.layers import SparseGPLayer
 from nashgp.likelihoods import AbstractLikelihood, Gaussian, Poisson, StudentT
 from nashgp.model import DeepGP
-from nashgp.engines.collapsed import below_last
 from nashgp.posteriors import Fitted, GaussianPosterior, gaussian_posterior
 from nashgp.precision import dtype_of, scope
 from nashgp.transforms import cast
@@ -54,8 +53,9 @@ KMEANS_ROWS = 20_000  # more rows than this do not move the centres, they only c
 class Config:
     """The shape of a deep GP. Widths left at None are chosen from the data.
 
-    `kernel` is a name, names joined by "+", a kernel to start every layer from, or a function of a layer's input width;
-    `offset` is where the prior mean of the last layer starts, a constant that is then learned.
+    `kernel` is a name, names joined by "+", a kernel to start every layer from, or a function of a
+    layer's input width; `offset` is where the prior mean of the last layer starts, a constant that
+    is then learned. `hidden_scale` and `hidden_variance` say how hidden layers start.
     """
 
     num_layers: int = 2
@@ -167,6 +167,7 @@ def deepen(fitted: Fitted, num_layers: int, variance: float = 1e-3) -> Fitted:
         layers = (layer,) * num_new + fitted.model.layers
         model = eqx.tree_at(lambda m: m.layers, fitted.model, layers)
         start, old = gaussian_posterior(model, hidden_scale=1.0), below_last(fitted)
+        assert isinstance(old, GaussianPosterior)
         new, last = slice(num_new), slice(-1, None)
         return Fitted(
             model,
@@ -185,13 +186,13 @@ def _named(name: str, num_inputs: int, variance: float) -> kernels.AbstractKerne
     """A kernel by its name, or the sum of several; lengthscales `√D` and an even share each."""
     names = name.split("+")
     lengthscale = np.full(num_inputs, num_inputs**0.5)
-    parts = [KERNELS[part](lengthscale, variance / len(names)) for part in names]
-    return functools.reduce(operator.add, parts)
+    parts: list[kernels.AbstractKernel] = [
+        KERNELS[part](lengthscale, variance / len(names)) for part in names
+    ]
+    return functools.reduce(lambda left, right: left + right, parts)
 
 
-def _kernel(
-    kernel: Kernel, num_inputs: int, layer: int, variance: float
-) -> kernels.AbstractKernel:
+def _kernel(kernel: Kernel, num_inputs: int, layer: int, variance: float) -> kernels.AbstractKernel:
     """The kernel of one layer, checked to fit its inputs."""
     if isinstance(kernel, str):
         return _named(kernel, num_inputs, variance)

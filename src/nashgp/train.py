@@ -48,7 +48,6 @@ class History:
     def objective(self) -> Float[np.ndarray, " steps"]:
         return self.info["objective"]
 
-
     def followed_by(self, other: "History") -> "History":
         """Two runs as one; what only one of them recorded is left out."""
         steps, seconds = len(self.objective), float(self.seconds[-1]) if len(self.seconds) else 0.0

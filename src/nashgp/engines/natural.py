@@ -19,7 +19,7 @@ from nashgp.engines.responses import Evidence, add_prior, evidence, solve
 from nashgp.errors import InputError
 from nashgp.layers import Features, Inducing
 from nashgp.likelihoods import Gaussian
-from nashgp.linalg import gaussian_kl, inverse_root
+from nashgp.linalg import inverse_root
 from nashgp.model import DeepGP
 from nashgp.posteriors import CollapsedPosterior, Fitted, GaussianPosterior
 from nashgp.priors import GPPrior
@@ -33,8 +33,10 @@ class Last(NamedTuple):
     value: Float[Array, "M P"]
     precision: Float[Array, "P M M"]
 
-    def gaussian(self) -> Inducing:
-        return Inducing(self.value, jax.vmap(inverse_root)(self.precision))
+    @property
+    def root(self) -> Float[Array, "P M M"]:
+        """Lower triangular R with `R Rᵀ = precision⁻¹`."""
+        return jax.vmap(inverse_root)(self.precision)
 
 
 class State(NamedTuple):
@@ -44,7 +46,7 @@ class State(NamedTuple):
     frozen: PyTree
     opt_state: optax.OptState
     last: Last
-    count: Scalar
+    taken: Scalar
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +75,8 @@ class NaturalGradient:
         parts = (fitted.model, below_last(fitted))
         params, frozen = eqx.partition(parts, trainable(parts))
         opt_state = adam(self.learning_rate, self.decay_steps).init(params)
-        count = jnp.zeros((), fitted.model.layers[-1].z.dtype)
-        return State(params, frozen, opt_state, _start(fitted), count)
+        taken = jnp.zeros((), fitted.model.layers[-1].z.dtype)
+        return State(params, frozen, opt_state, _start(fitted), taken)
 
     def step(self, key: Key, state: State, batch: Batch) -> tuple[State, Info]:
         draw, noise, rest = jr.split(key, 3)
@@ -87,24 +89,24 @@ class NaturalGradient:
             eps = model.noise(noise, self.num_samples, len(batch.x))
             features = model.last_features(batch.x, below, eps)
             last = self._move(rest, state, *jax.lax.stop_gradient((model, features)), batch)
-            q = last.gaussian()
+            q = Inducing(last.value, last.root)
             moments = model.moments(len(model.layers) - 1, features, q)
             value = data_term(rest, model, moments, batch, power=self.power)
-            return value - gaussian_kl(q.value, q.root) - kl, last
+            return value - q.kl() - kl, last
 
         (value, last), gradient = eqx.filter_value_and_grad(payoff, has_aux=True)(state.params)
         optimiser = adam(self.learning_rate, self.decay_steps)
         params, opt_state = ascend(optimiser, state.opt_state, state.params, gradient)
-        return State(params, state.frozen, opt_state, last, state.count + 1.0), Info(value)
+        return State(params, state.frozen, opt_state, last, state.taken + 1.0), Info(value)
 
     def _move(
         self, key: Key, state: State, model: DeepGP, features: Features, batch: Batch
     ) -> Last:
         """One natural gradient step of q(v_L)."""
-        old, q = state.last, state.last.gaussian()
+        old, root = state.last, state.last.root
 
         def told(key: Key, features: Features) -> Evidence:
-            moments = model.layers[-1].moments(features, q)
+            moments = model.layers[-1].moments(features, Inducing(old.value, root))
             rows = batch.y, batch.weight
             return evidence(key, model.likelihood, features, moments, *rows, self.power)
 
@@ -112,11 +114,11 @@ class NaturalGradient:
         rows = jax.tree.map(lambda leaf: batch.scale * jnp.mean(leaf, axis=0), each)
         toward = add_prior(rows.precision) - old.precision
         if isinstance(model.likelihood, Gaussian):
-            rate = jnp.maximum(self.rate, 1.0 / (state.count + 1.0))
+            rate = jnp.maximum(self.rate, 1.0 / (state.taken + 1.0))
             precision = old.precision + rate * toward
         else:
             rate = jnp.asarray(self.rate, old.value.dtype)
-            half = rate * toward @ q.root
+            half = rate * toward @ root
             precision = old.precision + rate * toward + 0.5 * half @ jnp.swapaxes(half, 1, 2)
         root = jax.vmap(inverse_root)(precision)
         return Last(old.value + rate * solve(root, rows.slope - old.value), precision)
@@ -124,7 +126,7 @@ class NaturalGradient:
     def result(self, key: Key, state: State, data: Data, num: int) -> Fitted:
         del key, data, num
         model, hidden = eqx.combine(state.params, state.frozen)
-        last = state.last.gaussian()
+        last = state.last
         posterior = GaussianPosterior((*hidden.means, last.value), (*hidden.roots, last.root))
         return Fitted(model, posterior)
 

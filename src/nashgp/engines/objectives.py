@@ -8,7 +8,6 @@ from nashgp.batch import Batch
 from nashgp.engines.responses import best_response
 from nashgp.layers import Features, Inducing, Moments
 from nashgp.likelihoods import masked_sum
-from nashgp.linalg import gaussian_kl
 from nashgp.model import DeepGP
 from nashgp.posteriors import AbstractVariational, Fitted
 from nashgp.priors import Values
@@ -84,8 +83,7 @@ def collapsed_objective(
     del values
     last = jax.lax.stop_gradient(respond(rest, model, features, batch, power))
     moments = model.moments(len(model.layers) - 1, features, last)
-    last_kl = jnp.mean(jax.vmap(gaussian_kl)(last.value, last.root))
-    return data_term(rest, model, moments, batch, power=power) - last_kl - kl
+    return data_term(rest, model, moments, batch, power=power) - jnp.mean(last.kl()) - kl
 
 
 def draw_hidden(

@@ -60,7 +60,7 @@ def best_response(
 ) -> Inducing:
     """The Gaussian that maximises data term minus KL, for a Gaussian likelihood.
 
-        B = I + Aᵀ D⁻¹ A,    v ~ N(B⁻¹ Aᵀ D⁻¹ (y - m(x)), B⁻¹),    D = power · residual + noise
+    B = I + Aᵀ D⁻¹ A,    v ~ N(B⁻¹ Aᵀ D⁻¹ (y - m(x)), B⁻¹),    D = power · residual + noise
     """
     conditional = jnp.broadcast_to(features.residual[:, None], features.mean.shape)
     at_zero = Moments(features.mean, conditional, None)

@@ -416,7 +416,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         ]
         layers = zip(self.fitted_.model.layers, self.variances_, strict=True)
         for number, (layer, variance) in enumerate(layers, start=1):
-            kernel = type(layer.kernel).__name__
+            kernel = _kernel_name(layer.kernel)
             lines.append(
                 f"layer {number}: {kernel}, {layer.num_inducing} inducing inputs, "
                 f"{layer.num_outputs} outputs, prior variance {variance:.4g}"
@@ -480,6 +480,13 @@ def _subclasses(kind: type) -> list[type]:
     return [kind, *(each for child in kind.__subclasses__() for each in _subclasses(child))]
 
 
+def _kernel_name(kernel: kernels.AbstractKernel) -> str:
+    """The classes of a kernel's parts."""
+    if isinstance(kernel, kernels.Sum):
+        return f"{_kernel_name(kernel.left)} + {_kernel_name(kernel.right)}"
+    return type(kernel).__name__
+
+
 def _lengthscale(kernel: kernels.AbstractKernel, width: int) -> np.ndarray:
     """Lengthscale of each column, the shortest over the parts of a compound kernel."""
     if isinstance(kernel, kernels.Sum | kernels.Product):
@@ -493,9 +500,7 @@ def _lengthscale(kernel: kernels.AbstractKernel, width: int) -> np.ndarray:
     return found
 
 
-def at_least_one(
-    name: str, value: object, *, optional: bool = False, otherwise: str = ""
-) -> None:
+def at_least_one(name: str, value: object, *, optional: bool = False, otherwise: str = "") -> None:
     if value is None and optional:
         return
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:

@@ -197,7 +197,8 @@ class Study:
         results = options.results
         if results is None:  # a quick look must not end up among the results
             results = Path("results", f"{self.name}_quick" if options.quick else self.name)
-        settings = {"jobs": CORES} | (self.quick if options.quick else self.full) | given
+        settings: dict[str, Any] = {"jobs": CORES}
+        settings |= (self.quick if options.quick else self.full) | given
         jobs = settings.pop("jobs")
         if jobs < 1:
             raise InputError(f"--jobs must be at least 1, got {jobs}.")

@@ -38,9 +38,7 @@ class Cell(cells.Cell):
         if self.method == "collapsed":
             engine = Collapsed(*common, decay_steps=num_steps)
         else:
-            engine = DSVI(
-                *common, draw_inducing=self.method == "drawn", decay_steps=num_steps
-            )
+            engine = DSVI(*common, draw_inducing=self.method == "drawn", decay_steps=num_steps)
         config = Config(self.num_layers, None, self.num_inducing, hidden_scale=self.hidden_scale)
         return cells.fit_and_score(
             self, config, engine, num_steps=num_steps, dtype=self.dtype, seed=self.seed

@@ -75,9 +75,7 @@ def test_a_failed_cell_is_kept_and_counted(monkeypatch, tmp_path):
 def test_finished_cells_are_still_recognised(study):
     """Names of files come from the settings; results in the repository must keep theirs."""
     folder = RESULTS / study.STUDY.name
-    files = sorted(folder.glob("*.json"))
-    assert files
-    for file in files:
+    for file in sorted(folder.glob("*.json")):
         assert study.Cell(**json.loads(file.read_text())["cell"]).path(folder) == file
 
 

@@ -1,0 +1,110 @@
+"""Training by stages: lanes, judges that stay unseen, deep models that start as shallow ones."""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+from nashgp import DeepGPRegressor, growth, recipes, train
+from nashgp.batch import make_data
+from nashgp.engines import Collapsed, Lanes, collapsed_objective, lane
+from nashgp.engines.collapsed import below_last
+from tests.cases import rows, tiny_data, tiny_fitted
+
+
+def test_lanes_are_fits_of_their_own(x64):
+    """Another power and other weights in each lane: the same as one engine at a time."""
+    fitted, data = tiny_fitted(num_layers=1), tiny_data()
+    weight = jnp.asarray([[1.0] * 12, [1.0] * 6 + [0.0] * 6])
+    powers = jnp.asarray([0.0, 0.7])
+    lanes = Lanes(Collapsed(), 2)
+    state = lanes.start(jr.key(0), fitted, weight, power=powers)
+    outcome = train.run(jr.key(1), lanes, fitted, data, num_steps=3, num_kept=1, state=state)
+    for number, power in enumerate((0.0, 0.7)):
+        alone = eqx.tree_at(lambda d: d.weight, data, data.weight * weight[number][:, None])
+        engine = Collapsed(power=power)
+        single = train.run(jr.key(1), engine, fitted, alone, num_steps=3, num_kept=1)
+        mine = lane(outcome.fitted, number)
+        np.testing.assert_allclose(
+            outcome.history.objective[:, number], single.history.objective, rtol=1e-9
+        )
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8),
+            eqx.filter(mine, eqx.is_array),
+            eqx.filter(single.fitted, eqx.is_array),
+        )
+
+
+def test_rows_that_judge_are_never_learned_from(x64):
+    """Their targets change the verdict but not a single bit of any fit."""
+    x, y = rows(40, 2), rows(40, 1, seed=5)
+    fitted = tiny_fitted("student-t", num_layers=1)  # any one-target model
+    model = eqx.tree_at(lambda m: m.likelihood, fitted.model, recipes.LIKELIHOODS["gaussian"](1))
+    start = dataclasses.replace(fitted, model=model)
+    data = make_data(x, y)
+    held = growth._held_out(jr.split(jr.key(3), 3)[0], data)
+    assert held.sum() == 8
+
+    def choose(y):
+        return growth.choose_power(
+            jr.key(3), start, make_data(x, y), Collapsed(), num_steps=2, powers=(0.5, 0.5)
+        )
+
+    (_, one), (_, two) = choose(y), choose(np.where(held[:, None], y + 3.0, y))
+    assert eqx.tree_equal(one.fitted, two.fitted)
+    (_, three) = choose(np.where(held[:, None], y, y + 3.0))
+    assert not eqx.tree_equal(one.fitted, three.fitted)
+
+
+def test_a_winner_must_be_clearly_better():
+    random = np.random.default_rng(0)
+    base = random.normal(size=50)
+    noise = 0.1 * random.normal(size=50)
+    assert growth.clearly_best(np.stack([base, base + 0.001 + noise, base - 1.0])) == 0
+    assert growth.clearly_best(np.stack([base, base + 0.1 + noise, base - 1.0])) == 1
+
+
+@pytest.mark.parametrize("num_layers", [2, 3])
+def test_a_deep_model_starts_as_the_shallow_one(num_layers, x64):
+    """Layers without variance are identities, and their prior costs no KL."""
+    shallow, data = tiny_fitted(num_layers=1), tiny_data()
+    deep = recipes.deepen(shallow, num_layers, variance=1.1e-6)  # near the smallest there is
+    assert len(deep.model.layers) == num_layers
+
+    def value(fitted):
+        hidden = below_last(fitted)
+        return collapsed_objective(
+            jr.key(0), fitted.model, hidden, data.all(), num_samples=4, power=0.5
+        )
+
+    np.testing.assert_allclose(value(deep), value(shallow), atol=0.1)
+    _, kl = below_last(deep).sample_and_kl(jr.key(0), deep.model, 1)
+    np.testing.assert_allclose(kl, 0.0, atol=1e-10)
+
+
+def test_histories_of_stages_follow_one_another(x64):
+    fitted, data = tiny_fitted(num_layers=1), tiny_data()
+    first = train.run(jr.key(0), Collapsed(), fitted, data, num_steps=3, num_kept=1)
+    stage = growth.Stage(Collapsed(), 2, {"num_kept": 1})
+    both = growth.go_on(jr.key(1), first, first.fitted, stage, data).history
+    np.testing.assert_array_equal(both.step, [3, 5])
+    np.testing.assert_array_equal(both.objective[:3], first.history.objective)
+    assert len(both.objective) == 5 and np.all(np.diff(both.seconds) > 0.0)
+    broken = dataclasses.replace(first.history, interrupted=True)
+    ended = growth.go_on(jr.key(1), first._replace(history=broken), first.fitted, stage, data)
+    assert len(ended.history.objective) == 3 and ended.history.interrupted
+
+
+def test_the_regressor_judges_powers_when_rows_are_enough():
+    random = np.random.default_rng(0)
+    x = random.uniform(-2.0, 2.0, size=(210, 1))
+    y = np.sin(3.0 * x[:, 0]) + 0.1 * random.normal(size=210)
+    settings = dict(num_inducing=10, num_mixture=8, learning_rate=0.05, random_state=0)
+    model = DeepGPRegressor(num_steps=200, **settings).fit(x, y)
+    assert model.power_ in growth.POWERS and model.num_steps_ == 200
+    assert len(model.fitted_.model.layers) == 2 and model.score(x, y) > 0.95
+    assert DeepGPRegressor(num_steps=2, **settings).fit(x[:50], y[:50]).power_ == 0.5

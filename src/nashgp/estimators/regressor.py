@@ -36,18 +36,21 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
         Depth; 1 is an ordinary sparse Gaussian process.
     hidden_dim : int or None
         Width of the hidden layers; None for that of the inputs, 30 at most.
-    num_inducing : int
-        Inducing inputs of each layer, fewer when there are fewer distinct rows.
+    num_inducing : int or "auto"
+        Inducing inputs of each layer, fewer when there are fewer distinct rows; "auto" for 256 up
+        to 2,000 rows and 128 beyond.
     kernel : str or kernel object or function
-        "rbf", "matern12", "matern32", "matern52", "rational-quadratic"; a kernel from
-        `nashgp.kernels` that every layer starts from; or a function that makes one from the
-        number of input columns. Lengthscales refer to standardised inputs.
+        "rbf", "matern12", "matern32", "matern52", "rational-quadratic", or a sum such as
+        "rbf+matern32"; a kernel from `nashgp.kernels`; or a function that makes one from the
+        number of input columns. Lengthscales refer to standardised inputs. Hidden layers that
+        grow below a shallow model have RBF kernels.
     likelihood : str or likelihood object
         "auto" (the same as "gaussian"), "gaussian", "student-t", "poisson", or an object from
         `nashgp.likelihoods`, whose noise refers to standardised targets. Counts are not scaled.
     num_steps : int or None
-        Training steps; None for 500, 1,500 or 3,000 with a collapsed, natural or gradient last
-        layer.
+        Training steps; None for 500, 2,000 or 3,000 with a collapsed, natural or gradient last
+        layer. Unless the last layer is left to gradients, a deep model spends the first 60 % of
+        them as a model of one layer, and then grows.
     batch_size : int or None
         Rows in each step; None for all rows while the last layer is collapsed, else all of up to
         1,000 rows and 512 of more.
@@ -58,8 +61,10 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
         and all rows in each step; "natural" takes natural gradient steps, for mini-batches and
         any likelihood; "gradient" leaves it to Adam, as published. "auto" collapses while rows x
         inducing inputs x draws is at most 2,097,152 (16,384 rows at 128), else "natural".
-    power : float
-        Power of the data term, from 0 (the evidence lower bound) to 1.
+    power : float or "auto"
+        Power of the data term, from 0 (the evidence lower bound) to 1. "auto" is 0.5 for normal
+        noise and 0 otherwise; with a collapsed last layer and 200 rows or more, held-out training
+        rows may choose 0 or 1 instead.
     learning_rate : float
         Step size of Adam at the start; it falls to zero along a cosine.
     validation_fraction : float
@@ -86,7 +91,7 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
     relevance_ : share of each input column in the slopes of the prediction.
     history_ : objective of every step, held-out scores, seconds.
     fitted_ : the model and its posterior, for `nashgp.predict` and `nashgp.paths`.
-    num_inducing_, num_steps_, batch_size_, last_layer_, seed_ : what was chosen.
+    num_inducing_, num_steps_, batch_size_, last_layer_, power_, seed_ : what was chosen.
 
     Examples
     --------

@@ -37,7 +37,7 @@ class Validation:
 class History:
     """What happened: one entry per step in `info`, one per chunk in the rest."""
 
-    info: dict[str, Float[np.ndarray, "steps *lanes"]]
+    info: dict[str, Float[np.ndarray, " steps *lanes"]]
     step: Int[np.ndarray, " chunks"]
     seconds: Float[np.ndarray, " chunks"]
     validation: Float[np.ndarray, " chunks"]
@@ -45,7 +45,7 @@ class History:
     interrupted: bool = False
 
     @property
-    def objective(self) -> Float[np.ndarray, "steps *lanes"]:
+    def objective(self) -> Float[np.ndarray, " steps *lanes"]:
         return self.info["objective"]
 
     def followed_by(self, other: "History") -> "History":

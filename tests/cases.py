@@ -59,7 +59,7 @@ PAIRS = [(engine, "gaussian") for engine in ENGINES] + [
     if name != "gaussian"
     for engine in ("dsvi", "dsvi-drawn-power")
 ]
-PAIRS += [("natural", "poisson"), ("natural", "robust-max")]
+PAIRS += [("natural", "poisson")]
 
 
 def rows(num: int = 12, width: int = 2, seed: int = 0) -> np.ndarray:

@@ -17,7 +17,13 @@ from nashgp.errors import InputError
 from nashgp.layers import Inducing
 from nashgp.likelihoods import Gaussian
 from nashgp.model import DeepGP
-from nashgp.posteriors import AbstractVariational, CollapsedPosterior, Fitted, GaussianPosterior
+from nashgp.posteriors import (
+    AbstractVariational,
+    CollapsedPosterior,
+    Fitted,
+    GaussianPosterior,
+    gaussian_posterior,
+)
 from nashgp.priors import GPPrior, Values
 from nashgp.shapes import Key, Scalar
 from nashgp.transforms import trainable
@@ -73,8 +79,14 @@ class Collapsed:
         return state._replace(params=params, opt_state=opt_state), Info(value)
 
     def result(self, key: Key, state: State, data: Data, num: int) -> Fitted:
-        """`num` joint draws, each with the Gaussian of the last layer that belongs to it."""
+        """`num` joint draws, each with the Gaussian of the last layer that belongs to it.
+
+        With `num = 0`, the hidden layers as trained and the prior of the last one: a start for
+        more training, at no cost.
+        """
         model, hidden = eqx.combine(state.params, state.frozen)
+        if num == 0:
+            return Fitted(model, above_hidden(model, hidden))
         batch = data.all()
 
         def one(key: Key) -> tuple[Values, Inducing]:
@@ -100,6 +112,13 @@ def check_collapsible(model: DeepGP) -> None:
             "the last layer can be integrated out for a Gaussian likelihood and the GP prior "
             f"alone, not for {type(model.likelihood).__name__} and {type(model.prior).__name__}."
         )
+
+
+def above_hidden(model: DeepGP, hidden: AbstractVariational) -> GaussianPosterior:
+    """A posterior of all layers from that of the hidden ones, with the last layer at its prior."""
+    assert isinstance(hidden, GaussianPosterior)
+    start = gaussian_posterior(model)
+    return GaussianPosterior((*hidden.means, start.means[-1]), (*hidden.roots, start.roots[-1]))
 
 
 def below_last(fitted: Fitted) -> AbstractVariational:

@@ -305,7 +305,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
                 keys[0], start, data, engine, num_steps=few, progress=self.progress
             )
             start, num_steps = judged.fitted, num_steps - few
-        shallow = stage(num_steps, power, **(ending if one_stage else {"num_kept": 1}))
+        shallow = stage(num_steps, power, **(ending if one_stage else {"num_kept": 0}))
         if judged is None:
             outcome = shallow.run(keys[1], start, data)
         else:

@@ -19,6 +19,13 @@ def strict():
         yield
 
 
+@pytest.fixture(autouse=True, scope="module")
+def fresh_programs():
+    """Give compiled programs back after each file: a process can hold only so many."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture
 def x64():
     """Double precision inside the test, and only there."""

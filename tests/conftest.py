@@ -1,15 +1,10 @@
 """Fixtures of every test: keys, double precision, strict promotion."""
 
 import itertools
-import os
 
-# Compiling is most of the time of a test, and nothing here runs long enough to repay it.
-FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}".strip()
-
-import jax  # noqa: E402
-import jax.random as jr  # noqa: E402
-import pytest  # noqa: E402
+import jax
+import jax.random as jr
+import pytest
 
 
 @pytest.fixture(autouse=True)

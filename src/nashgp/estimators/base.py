@@ -198,7 +198,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
             "learning_rate": float(self.learning_rate),
             "num_samples": int(self.num_samples),
             "power": power,
-            "decay_steps": num_steps,
+            "decay_steps": max(1, num_steps),
         }
         settings |= dict(self.engine_options or {})
         return recipes.engine(self.engine, plan.last_layer, **settings)
@@ -241,10 +241,12 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
     def _grows(self, num_inputs: int) -> bool:
         """Whether a deep model starts from a shallow one: its hidden layers start as identities.
 
-        Gradient steps for the last layer are there to do as published, and so start as published.
+        Gradient steps for the last layer are there to do as published, and so start as published;
+        a kernel that was given for every layer is theirs from the start.
         """
         width = self.hidden_dim or num_inputs
-        return self.last_layer != "gradient" and width == num_inputs
+        named = isinstance(self.kernel, str)
+        return named and self.last_layer != "gradient" and width == num_inputs
 
     def _num_inducing(self, num_rows: int) -> int:
         if self.num_inducing != "auto":

@@ -42,8 +42,8 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
     kernel : str or kernel object or function
         "rbf", "matern12", "matern32", "matern52", "rational-quadratic", or a sum such as
         "rbf+matern32"; a kernel from `nashgp.kernels`; or a function that makes one from the
-        number of input columns. Lengthscales refer to standardised inputs. Hidden layers that
-        grow below a shallow model have RBF kernels.
+        number of input columns. Lengthscales refer to standardised inputs. Hidden layers
+        that grow below a shallow model have RBF kernels; a kernel object is that of every layer.
     likelihood : str or likelihood object
         "auto" (the same as "gaussian"), "gaussian", "student-t", "poisson", or an object from
         `nashgp.likelihoods`, whose noise refers to standardised targets. Counts are not scaled.

@@ -69,7 +69,8 @@ def choose_power(
     rows = tuple(np.asarray(part)[held] for part in (data.x, data.y, data.weight))
     fits = [lane(outcome.fitted, number) for number in range(len(powers))]
     best = clearly_best(np.stack([_scores(score, fitted, *rows) for fitted in fits]))
-    info = {name: values[:, best] for name, values in outcome.history.info.items()}
+    steps = outcome.history.info.items()  # none at all when interrupted at once
+    info = {name: values[:, best] if values.size else values for name, values in steps}
     history = dataclasses.replace(outcome.history, info=info)
     return powers[best], train.Outcome(fits[best], history, lane(outcome.state.states, best))
 

@@ -300,8 +300,8 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         one_stage = len(start.model.layers) == self.num_layers
         num_steps = plan.num_steps if one_stage else round(FIRST_STAGE * plan.num_steps)
         power, judged = plan.power, None
-        if plan.judge:
-            few = num_steps // 2
+        few = num_steps // 2
+        if plan.judge and few:
             engine = cast(Collapsed, self._engine(plan, few, power))
             power, judged = growth.choose_power(
                 keys[0], start, data, engine, num_steps=few, progress=self.progress

@@ -110,7 +110,7 @@ print(middle - base, peak() - middle)
 def test_predicting_more_rows_takes_no_more_memory():
     """Beyond the rows themselves: 40,000 of them in scaled and unscaled copies are 5 MB."""
     _, more = map(float, python(MEMORY, 3_000, 40_000, 32, 20).split())
-    assert more < 40.0  # megabytes
+    assert more < 100.0  # megabytes; one array of all rows and draws would be 205
 
 
 @pytest.mark.slow

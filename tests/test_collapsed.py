@@ -237,7 +237,7 @@ def test_natural_parameters_of_a_posterior_and_back(x64):
         np.testing.assert_array_equal(np.triu(got, 1), np.zeros_like(got))
 
 
-@pytest.mark.parametrize("name", ["student-t", "poisson"])
+@pytest.mark.parametrize("name", ["student-t", "bernoulli", "poisson"])
 def test_natural_steps_end_where_the_gradient_vanishes(name, x64):
     """Any likelihood, one layer: the update rests where the ELBO is stationary."""
     fitted, data = tiny_fitted(name, num_layers=1), tiny_data(name)

@@ -5,7 +5,7 @@ import numpy as np
 
 from nashgp import kernels
 from nashgp.batch import Data, make_data
-from nashgp.engines import DSVI, Collapsed, NaturalGradient
+from nashgp.engines import DSVI, Collapsed, NaturalGradient, PaperGame
 from nashgp.likelihoods import Bernoulli, Gaussian, Poisson, RobustMax, Softmax, StudentT
 from nashgp.posteriors import Fitted, GaussianPosterior
 from nashgp.precision import dtype_of, scope
@@ -49,6 +49,7 @@ ENGINES = {
     "dsvi-drawn-power": DSVI(num_samples=2, power=1.0, draw_inducing=True),
     "collapsed": Collapsed(num_samples=2),
     "natural": NaturalGradient(num_samples=2),
+    "game": PaperGame(num_samples=2),
 }
 
 # Compiling is most of the time of a test, so not every engine meets every likelihood: each engine
@@ -59,7 +60,7 @@ PAIRS = [(engine, "gaussian") for engine in ENGINES] + [
     if name != "gaussian"
     for engine in ("dsvi", "dsvi-drawn-power")
 ]
-PAIRS += [("natural", "poisson")]
+PAIRS += [("natural", "poisson"), ("game", "robust-max")]
 
 
 def rows(num: int = 12, width: int = 2, seed: int = 0) -> np.ndarray:

@@ -19,3 +19,7 @@ class NumericalError(NashGPError, ArithmeticError):
 
 class NotPositiveDefiniteError(NumericalError):
     """A covariance matrix could not be factorised, even with the largest jitter."""
+
+
+class UntrustedRatioWarning(UserWarning):
+    """A discriminator tells posterior from prior so well that its log ratio is no KL."""

@@ -38,6 +38,7 @@ from nashgp import (
     likelihoods,
     means,
     model,
+    networks,
     posteriors,
     priors,
     recipes,
@@ -67,7 +68,7 @@ def _fields(cls: Any) -> tuple[str, ...] | None:
     return getattr(cls, "_fields", None) if issubclass(cls, tuple) else None
 
 
-_MODEL = (kernels, layers, likelihoods, means, model, posteriors, priors, transforms)
+_MODEL = (kernels, layers, likelihoods, means, model, networks, posteriors, priors, transforms)
 _AROUND = (batch, recipes, scaling)
 # `<module or package>.<class>` is a name for good: a class that moves keeps the one it had.
 CLASSES: dict[str, type] = {

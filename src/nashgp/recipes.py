@@ -14,7 +14,7 @@ from jaxtyping import Float
 from sklearn.cluster import KMeans
 
 from nashgp import kernels, means
-from nashgp.engines import DSVI, Collapsed, Engine, NaturalGradient
+from nashgp.engines import DSVI, Collapsed, Engine, NaturalGradient, PaperGame
 from nashgp.engines.collapsed import below_last
 from nashgp.errors import InputError
 from nashgp.layers import SparseGPLayer
@@ -42,6 +42,7 @@ LIKELIHOODS: dict[str, Callable[[int], AbstractLikelihood]] = {
 # Name -> class for each treatment of the last layer.
 ENGINES: dict[str, dict[str, Callable[..., Engine]]] = {
     "dsvi": {"collapsed": Collapsed, "natural": NaturalGradient, "gradient": DSVI},
+    "ipvi": {"gradient": PaperGame},
 }
 
 Kernel = str | kernels.AbstractKernel | Callable[[int], kernels.AbstractKernel]

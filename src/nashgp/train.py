@@ -1,5 +1,6 @@
 """The one loop: drives any engine in compiled chunks of steps."""
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from tqdm.auto import tqdm
 
 from nashgp import predict
 from nashgp.batch import Data
-from nashgp.engines.base import Engine, Info, State
+from nashgp.engines.base import Engine, State, StepInfo
 from nashgp.errors import NumericalError
 from nashgp.linalg import check_factor
 from nashgp.posteriors import Fitted
@@ -35,7 +36,10 @@ class Validation:
 
 @dataclasses.dataclass
 class History:
-    """What happened: one entry per step in `info`, one per chunk in the rest."""
+    """What happened: one entry per step in `info`, one per chunk in the rest.
+
+    `seconds` count training and its compilation, not the scoring of held-out rows.
+    """
 
     info: dict[str, Float[np.ndarray, " steps *lanes"]]
     step: Int[np.ndarray, " chunks"]
@@ -79,18 +83,18 @@ def _advance(
     span: tuple[Int[Array, ""], Int[Array, ""]],
     batch_size: int | None,
     chunk: int,
-) -> tuple[State, Info]:
+) -> tuple[State, StepInfo]:
     """Run steps `span[0] .. span[1]`, at most `chunk` of them, as one compiled loop.
 
     The end of the span is a traced number, so a short last chunk compiles nothing. Each step's key
     comes from the step's own number: step 500 is the same whatever ran before it in this process.
     """
 
-    def one(step: Int[Array, ""], state: State) -> tuple[State, Info]:
+    def one(step: Int[Array, ""], state: State) -> tuple[State, StepInfo]:
         draw, move = jr.split(jr.fold_in(key, step))
         return engine.step(move, state, data.sample(draw, batch_size))
 
-    def body(step: Int[Array, ""], carry: tuple[State, Info]) -> tuple[State, Info]:
+    def body(step: Int[Array, ""], carry: tuple[State, StepInfo]) -> tuple[State, StepInfo]:
         state, record = carry
         state, info = one(step, state)
         slot = step - span[0]
@@ -145,8 +149,9 @@ def run(
                 log.steps(info)
             held_out = np.nan
             if validation is not None:
-                now = _result(engine, final, state, data, validation.num_samples)
-                held_out = _held_out(score, now, validation)
+                with log.paused():
+                    now = _result(engine, final, state, data, validation.num_samples)
+                    held_out = _held_out(score, now, validation)
                 best.offer(state, end, held_out)
             log.mark(end, held_out)
             if validation is not None and best.age >= validation.patience:
@@ -182,7 +187,7 @@ def _is_finite(*trees: PyTree) -> bool:
     return all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in floats)
 
 
-def _explain(info: Info, span: tuple[int, int], before: Fitted) -> NoReturn:
+def _explain(info: StepInfo, span: tuple[int, int], before: Fitted) -> NoReturn:
     """Raise for a step that left the finite numbers, naming the layer if its covariance did."""
     bad = np.flatnonzero(~np.isfinite(info.objective))
     what = f"the objective became {info.objective[bad[0]]}" if len(bad) else "a gradient became NaN"
@@ -231,18 +236,25 @@ class _Log:
 
     def __init__(self, num_rows: int, num_steps: int, progress: bool):
         self.num_rows, self.done, self.interrupted = num_rows, 0, False
-        self.infos: list[Info] = []
+        self.infos: list[StepInfo] = []
         self.marks: list[tuple[int, float, float]] = []
         self.shown: dict[str, str] = {}
         self.began = time.perf_counter()
         self.bar = tqdm(total=num_steps, disable=not progress, unit="step")
 
-    def steps(self, info: Info) -> None:
+    def steps(self, info: StepInfo) -> None:
         self.infos.append(info)
         self.done += len(info.objective)
         self.shown["objective/row"] = f"{np.mean(info.objective) / self.num_rows:.3f}"
         self.bar.set_postfix(self.shown, refresh=False)
         self.bar.update(len(info.objective))
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """What happens here takes no time of the training."""
+        began = time.perf_counter()
+        yield
+        self.began += time.perf_counter() - began
 
     def mark(self, step: int, held_out: float) -> None:
         self.marks.append((step, time.perf_counter() - self.began, held_out))

@@ -3,6 +3,7 @@
 from nashgp.engines.base import Engine, Info
 from nashgp.engines.collapsed import Collapsed
 from nashgp.engines.dsvi import DSVI
+from nashgp.engines.game import GameInfo, PaperGame, estimate_elbo
 from nashgp.engines.lanes import Lanes, lane
 from nashgp.engines.natural import NaturalGradient
 from nashgp.engines.objectives import collapsed_objective, data_term, objective
@@ -11,11 +12,14 @@ __all__ = [
     "DSVI",
     "Collapsed",
     "Engine",
+    "GameInfo",
     "Info",
     "Lanes",
     "NaturalGradient",
+    "PaperGame",
     "collapsed_objective",
     "data_term",
+    "estimate_elbo",
     "lane",
     "objective",
 ]

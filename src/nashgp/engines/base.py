@@ -16,8 +16,22 @@ State = Any
 """What the next step needs: parameters, optimiser states, momenta. Private to each engine."""
 
 
+@runtime_checkable
+class StepInfo(Protocol):
+    """A named tuple of what only a reader needs, one array per step in the history.
+
+    Every engine reports `objective`, in nats over the whole data.
+    """
+
+    @property
+    def objective(self) -> Any: ...
+
+    @property
+    def _fields(self) -> tuple[str, ...]: ...
+
+
 class Info(NamedTuple):
-    """What only a reader needs. Every engine reports `objective`, in nats over the whole data."""
+    """The least that an engine reports."""
 
     objective: Scalar
 
@@ -34,7 +48,7 @@ class Engine(Protocol):
         """The state before the first step."""
         ...
 
-    def step(self, key: Key, state: State, batch: Batch) -> tuple[State, Info]:
+    def step(self, key: Key, state: State, batch: Batch) -> tuple[State, StepInfo]:
         """One update from one batch; pure, and traced once."""
         ...
 
@@ -47,11 +61,13 @@ class Engine(Protocol):
 
 
 @functools.cache
-def adam(learning_rate: float, decay_steps: int | None = None) -> optax.GradientTransformation:
+def adam(
+    learning_rate: float, decay_steps: int | None = None, momentum: float = 0.9
+) -> optax.GradientTransformation:
     """Adam at a constant rate, or with a rate that falls to zero along a cosine."""
     if decay_steps is None:
-        return optax.adam(learning_rate)
-    return optax.adam(optax.cosine_decay_schedule(learning_rate, decay_steps))
+        return optax.adam(learning_rate, momentum)
+    return optax.adam(optax.cosine_decay_schedule(learning_rate, decay_steps), momentum)
 
 
 def ascend(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from nashgp.batch import Batch, Data
-from nashgp.engines.base import Engine, Info
+from nashgp.engines.base import Engine, StepInfo
 from nashgp.posteriors import Fitted
 from nashgp.shapes import Key
 
@@ -50,8 +50,8 @@ class Lanes:
         state = self.init(key, fitted)
         return State(state.states._replace(**numbers), weight)
 
-    def step(self, key: Key, state: State, batch: Batch) -> tuple[State, Info]:
-        def one(states: Any, weight: Float[Array, " N"]) -> tuple[Any, Info]:
+    def step(self, key: Key, state: State, batch: Batch) -> tuple[State, StepInfo]:
+        def one(states: Any, weight: Float[Array, " N"]) -> tuple[Any, StepInfo]:
             counted = eqx.tree_at(lambda b: b.weight, batch, batch.weight * weight[:, None])
             return self.engine.step(key, states, counted)
 

@@ -4,6 +4,7 @@ import abc
 import dataclasses
 import logging
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast, no_type_check
 
@@ -19,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from nashgp import growth, kernels, persist, predict, recipes, train
 from nashgp.batch import make_data
 from nashgp.engines import Collapsed, Engine
-from nashgp.errors import InputError
+from nashgp.errors import InputError, UntrustedRatioWarning
 from nashgp.estimators import rows
 from nashgp.estimators.rows import Rows
 from nashgp.likelihoods import AbstractLikelihood, Gaussian
@@ -29,7 +30,10 @@ from nashgp.scaling import Scaling, is_constant
 
 log = logging.getLogger("nashgp")
 
-NUM_STEPS = {"collapsed": 500, "natural": 2_000, "gradient": 3_000}
+NUM_STEPS = {"collapsed": 500, "natural": 2_000, "gradient": 3_000, "game": 5_000}
+NUM_SAMPLES = {"dsvi": 1, "ipvi": 10}
+LEARNING_RATES = {"dsvi": 0.03, "ipvi": 0.025}  # the latter is the paper's
+TOLD_APART = 0.9  # accuracy above which a discriminator's log ratio falls short of the KL
 FIRST_STAGE = 0.6  # share of the steps that a deep model spends as a shallow one
 NUM_INDUCING, FEW_ROWS, MANY_INDUCING = 128, 2_000, 256  # more inducing inputs while rows are few
 JUDGED_ROWS = 200  # fewer rows than this cannot tell powers apart
@@ -69,10 +73,10 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         likelihood: str | AbstractLikelihood = "auto",
         num_steps: int | None = None,
         batch_size: int | None = None,
-        num_samples: int = 1,
+        num_samples: int | None = None,
         last_layer: str = "auto",
         power: float | str = "auto",
-        learning_rate: float = 0.03,
+        learning_rate: float | None = None,
         validation_fraction: float = 0.0,
         num_mixture: int = 100,
         allow_missing: bool = False,
@@ -144,25 +148,46 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         self.num_steps_ = len(outcome.history.objective)
         self.batch_size_ = plan.batch_size or plan.num_rows
         self.last_layer_, self.power_ = plan.last_layer, power
+        self._warn_of_ratio()
         return self
+
+    def _warn_of_ratio(self) -> None:
+        """Say so when the discriminator of a game could not be believed."""
+        seen = self.history_.info
+        if "accuracy" not in seen or not len(seen["accuracy"]):
+            return
+        last = slice(-max(1, len(seen["accuracy"]) // 10), None)
+        accuracy, ratio = (float(np.mean(seen[name][last])) for name in ("accuracy", "log_ratio"))
+        if accuracy > TOLD_APART:
+            warnings.warn(
+                f"the discriminator tells the posterior from the prior in {accuracy:.0%} of the "
+                f"draws, so its log ratio of {ratio:.0f} nats says little of the KL and the "
+                "objective is no bound; use engine='dsvi', or fewer inducing inputs and layers.",
+                UntrustedRatioWarning,
+                stacklevel=3,
+            )
 
     def _check_settings(self) -> None:
         """Raise `InputError` for a setting that no rows could make valid."""
         recipes.check_kernel(self.kernel)
         engines = recipes.choose("engine", self.engine, recipes.ENGINES)
         recipes.choose("game", self.game, dict.fromkeys(("anchored", "paper")))
+        if self.engine == "ipvi" and self.game != "paper":
+            raise InputError('engine "ipvi" plays game="paper" in this version; pass that.')
         recipes.choose("last_layer", self.last_layer, {"auto": None, **engines})
         recipes.choose("dtype", self.dtype, dict.fromkeys(("float64", "float32")))
         at_least_one("num_steps", self.num_steps, optional=True)
         at_least_one("batch_size", self.batch_size, optional=True)
         at_least_one("hidden_dim", self.hidden_dim, optional=True)
-        for name in ("num_layers", "num_samples", "num_mixture"):
+        at_least_one("num_samples", self.num_samples, optional=True)
+        for name in ("num_layers", "num_mixture"):
             at_least_one(name, getattr(self, name))
         if self.num_inducing != "auto":
             at_least_one("num_inducing", self.num_inducing, otherwise='"auto"')
         if self.power != "auto":
             _inside("power", self.power, lambda a: 0.0 <= a <= 1.0, 'from 0 to 1 or "auto"')
-        _inside("learning_rate", self.learning_rate, lambda r: 0.0 < r < np.inf, "above 0")
+        if self.learning_rate is not None:
+            _inside("learning_rate", self.learning_rate, lambda r: 0.0 < r < np.inf, "above 0")
         fraction = self.validation_fraction
         _inside("validation_fraction", fraction, lambda f: 0.0 <= f < 1.0, "from 0 to below 1")
         options = self.engine_options or {}
@@ -173,10 +198,11 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         gaussian = isinstance(start.model.likelihood, Gaussian)
         size = num_rows * max(layer.num_inducing for layer in start.model.layers)
         whole = self.batch_size is None or self.batch_size >= num_rows
-        last_layer = self.last_layer
+        last_layer, is_game = self.last_layer, self.engine == "ipvi"
         if last_layer == "auto":
-            fits = size * self.num_samples <= COLLAPSED_SIZE
+            fits = size * self._num_samples <= COLLAPSED_SIZE
             last_layer = "collapsed" if gaussian and fits and whole else "natural"
+            last_layer = "gradient" if is_game else last_layer
         collapsed = last_layer == "collapsed"
         if collapsed and not whole:
             raise InputError(
@@ -187,21 +213,26 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         batch_size = None if collapsed or few >= num_rows else few
         power, judge = self.power, False
         if power == "auto":
-            power = growth.POWERS[0] if gaussian else 0.0
+            power = growth.POWERS[0] if gaussian and not is_game else 0.0
             judge = collapsed and not warm and len(start.model.layers) == 1
             judge &= num_rows >= JUDGED_ROWS and size * len(growth.POWERS) <= COLLAPSED_SIZE
-        num_steps = int(self.num_steps or NUM_STEPS[last_layer])
+        num_steps = int(self.num_steps or NUM_STEPS["game" if is_game else last_layer])
         return Plan(last_layer, num_rows, batch_size, num_steps, float(power), judge)
 
     def _engine(self, plan: "Plan", num_steps: int, power: float) -> Engine:
         settings = {
-            "learning_rate": float(self.learning_rate),
-            "num_samples": int(self.num_samples),
+            "learning_rate": float(self.learning_rate or LEARNING_RATES[self.engine]),
+            "num_samples": self._num_samples,
             "power": power,
-            "decay_steps": max(1, num_steps),
         }
+        if self.engine != "ipvi":  # the paper's rates are constant
+            settings["decay_steps"] = max(1, num_steps)
         settings |= dict(self.engine_options or {})
         return recipes.engine(self.engine, plan.last_layer, **settings)
+
+    @property
+    def _num_samples(self) -> int:
+        return int(self.num_samples or NUM_SAMPLES[self.engine])
 
     def _start_likelihood(self, t: np.ndarray) -> AbstractLikelihood:
         with scope(self.dtype):
@@ -246,7 +277,8 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         """
         width = self.hidden_dim or num_inputs
         named = isinstance(self.kernel, str)
-        return named and self.last_layer != "gradient" and width == num_inputs
+        other = self.engine != "ipvi" and self.last_layer != "gradient"
+        return named and other and width == num_inputs
 
     def _num_inducing(self, num_rows: int) -> int:
         if self.num_inducing != "auto":

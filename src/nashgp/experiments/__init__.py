@@ -5,4 +5,6 @@ EXPERIMENTS = {
     "dsvi-uci": "nashgp.experiments.dsvi_uci",
     "power-uci": "nashgp.experiments.power_uci",
     "auto-uci": "nashgp.experiments.auto_uci",
+    "game-uci": "nashgp.experiments.game_uci",
+    "convergence": "nashgp.experiments.convergence",
 }

@@ -23,7 +23,7 @@ from nashgp.errors import InputError
 CORES = os.cpu_count() or 1
 SAMPLES = 200  # posterior draws in the predictive mixture of a test row
 
-Scores = dict[str, float]
+Scores = dict[str, Any]  # numbers, and lists of numbers for figures
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +36,10 @@ class Cell:
     def run(self) -> Scores:
         """Fit on the training rows of the split and score its test rows."""
         raise InputError(f"{type(self).__name__} does not say what to run.")
+
+    def check(self) -> None:
+        """Raise for a wrong name, folder or split: the caller's mistake and no failed run."""
+        datasets.load(self.set).split(self.split)
 
     def path(self, results: Path) -> Path:
         """The file of this result; a change of any setting changes its name."""
@@ -88,9 +92,11 @@ def fit_and_score(cell: Cell, config, engine, *, num_steps: int, dtype: str, see
     outcome = train.run(fit, engine, start, data, num_steps=num_steps, num_kept=SAMPLES)
     seconds = time.perf_counter() - began
     scores = evaluate(score, outcome.fitted, scaling, x_test, y_test)
-    tail = float(np.mean(outcome.history.objective[-100:])) / len(data)
-    train_mll = log_density(score, outcome.fitted, scaling, x, y)
-    return scores | {"train_mll": train_mll, "objective_per_row": tail, "seconds": seconds}
+    last = slice(-max(1, num_steps // 10), None)
+    ends = {name: float(np.mean(values[last])) for name, values in outcome.history.info.items()}
+    scores["objective_per_row"] = ends.pop("objective") / len(data)
+    scores["train_mll"] = log_density(score, outcome.fitted, scaling, x, y)
+    return scores | ends | {"seconds": seconds}
 
 
 def log_density(key, fitted, scaling, x, y) -> float:
@@ -148,6 +154,10 @@ COLUMNS = {  # heading -> key of a score
     "cov 90": "coverage90",
     "cal": "calibration_error",
     "obj/row": "objective_per_row",
+    "accuracy": "accuracy",
+    "log ratio": "log_ratio",
+    "held out": "held_out_mll",
+    "settled s": "seconds_to_settle",
     "seconds": "seconds",
 }
 
@@ -194,9 +204,7 @@ class Study:
     def main(self, options: argparse.Namespace) -> int:
         """Run the cells that are not finished and print the table; 1 if any has failed."""
         given = {name: value for name, value in vars(options).items() if name in self._names()}
-        results = options.results
-        if results is None:  # a quick look must not end up among the results
-            results = Path("results", f"{self.name}_quick" if options.quick else self.name)
+        results = self.folder(options)
         settings: dict[str, Any] = {"jobs": CORES}
         settings |= (self.quick if options.quick else self.full) | given
         jobs = settings.pop("jobs")
@@ -207,8 +215,8 @@ class Study:
             self.cell(**dict(zip(self.axes, point, strict=True)), **settings)
             for point in itertools.product(*values)
         ]
-        for cell in cells:  # a wrong name, folder or split is the caller's mistake, no failed run
-            datasets.load(cell.set).split(cell.split)
+        for cell in cells:
+            cell.check()
         try:
             results.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -218,6 +226,11 @@ class Study:
             print(f"[{number}/{len(missing)}] {self.label(cell)} split {cell.split}", flush=True)
         print(self.table(cells, results))
         return int(any("failure" in json.loads(cell.path(results).read_text()) for cell in cells))
+
+    def folder(self, options: argparse.Namespace) -> Path:
+        """Where the results are; a quick look must not end up among those of the full run."""
+        name = f"{self.name}_quick" if options.quick else self.name
+        return options.results or Path("results", name)
 
     def _names(self) -> set[str]:
         names = {field.name for field in dataclasses.fields(self.cell)}

@@ -222,6 +222,43 @@ def _smooth(values: Float[np.ndarray, " _"]) -> Float[np.ndarray, " _"]:
     return median_filter(values.astype(float), max(1, round(0.03 * len(values))), mode="nearest")
 
 
+class Curve(NamedTuple):
+    """One fit as it went: the panels are shared by the curves of a group."""
+
+    label: str
+    group: str
+    step: Int[np.ndarray, " marks"]
+    second: Float[np.ndarray, " marks"]
+    held_out: Float[np.ndarray, " marks"]
+    objective: Float[np.ndarray, " marks"]
+
+
+@_styled
+def convergence(curves: Sequence[Curve], palette: Mapping[str, str]) -> Figure:
+    """Held-out log density and objective, each against steps and against seconds."""
+    groups = list(dict.fromkeys(curve.group for curve in curves))
+    columns = [("held_out", "step"), ("held_out", "second"), ("objective", "step")]
+    columns.append(("objective", "second"))
+    names = {"held_out": "held-out MLL", "objective": "objective per row"}
+    figure = Figure(figsize=(1.35 * WIDE, 2.5 * len(groups) + 0.5), layout="constrained")
+    grid = figure.subplots(len(groups), len(columns), squeeze=False, sharex="col")
+    for group, row in zip(groups, grid, strict=True):
+        members = [curve for curve in curves if curve.group == group]
+        for (what, against), axes in zip(columns, row, strict=True):
+            for one in members:
+                at, value = getattr(one, against), getattr(one, what)
+                axes.plot(at, value, color=palette[one.label], lw=1.4, label=one.label)
+            late = np.concatenate([getattr(c, what)[len(c.step) // 3 :] for c in members])
+            low, high = np.min(late), np.max(late)
+            room = 0.15 * (high - low) + 1e-9  # the way up from the start is off scale
+            axes.set(xscale="log", ylim=(low - room, high + room), title=f"{group}, {names[what]}")
+    for axes, (_, against) in zip(grid[-1], columns, strict=True):
+        axes.set_xlabel({"step": "step", "second": "seconds"}[against])
+    fullest = max(grid[:, 0], key=lambda axes: len(axes.lines))
+    _legend_below(figure, fullest, len(palette))
+    return figure
+
+
 class Comparison(NamedTuple):
     """One score of one set: mean and standard error per method, None where not defined."""
 

@@ -3,13 +3,23 @@
 from nashgp.posteriors.base import AbstractPosterior, AbstractVariational, Fitted, sample_prior
 from nashgp.posteriors.collapsed import CollapsedPosterior
 from nashgp.posteriors.gaussian import GaussianPosterior, gaussian_posterior
+from nashgp.posteriors.generated import (
+    Discriminator,
+    GeneratedPosterior,
+    Generator,
+    generated_posterior,
+)
 
 __all__ = [
     "AbstractPosterior",
     "AbstractVariational",
     "CollapsedPosterior",
+    "Discriminator",
     "Fitted",
     "GaussianPosterior",
+    "GeneratedPosterior",
+    "Generator",
     "gaussian_posterior",
+    "generated_posterior",
     "sample_prior",
 ]

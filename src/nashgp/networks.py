@@ -1,0 +1,57 @@
+"""Small fully connected networks: the strategies of the players of a game."""
+
+import itertools
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from nashgp.shapes import Key
+
+
+class Network(eqx.Module):
+    """`x ↦ W_k a(… a(W_1 x + b_1) …) + b_k` with leaky ReLU `a`, on the last axis of `x`.
+
+    The parameters are shared over all other axes of `x`, or there is a set of them for each place
+    on the last but one.
+    """
+
+    weights: tuple[Float[Array, "... _I _O"], ...]
+    biases: tuple[Float[Array, "... _O"], ...]
+
+    def __call__(self, x: Float[Array, "*S M I"]) -> Float[Array, "*S M O"]:
+        for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            x = x if number == 0 else jax.nn.leaky_relu(x, 0.2)
+            shared = weight.ndim == 2
+            x = x @ weight if shared else jnp.einsum("...mi,mio->...mo", x, weight)
+            x = x + jnp.broadcast_to(bias, x.shape)
+        return x
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(leaf.size for leaf in (*self.weights, *self.biases))
+
+
+def network(
+    key: Key,
+    widths: Sequence[int],
+    *,
+    copies: int | None = None,
+    dtype: DTypeLike = jnp.float32,
+) -> Network:
+    """Random normal start: weights `N(0, 2 / inputs)`, which keeps the size of what passes through.
+
+    `widths` run from the input to the output; `copies` asks for that many sets of parameters.
+    Biases are `N(0, 1)`, so that the kinks of a first layer lie where standardised inputs do.
+    """
+    many = () if copies is None else (copies,)
+    weights, biases = [], []
+    for number, (i, o) in enumerate(itertools.pairwise(widths)):
+        weight, bias = jr.split(jr.fold_in(key, number))
+        weights.append((2.0 / i) ** 0.5 * jr.normal(weight, (*many, i, o), dtype))
+        biases.append(jr.normal(bias, (*many, o), dtype))
+    return Network(tuple(weights), tuple(biases))

@@ -1,5 +1,6 @@
 """Training by stages: lanes, judges that stay unseen, deep models that start as shallow ones."""
 
+import copy
 import dataclasses
 
 import equinox as eqx
@@ -8,11 +9,13 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from scipy.special import logsumexp
 
-from nashgp import DeepGPRegressor, growth, recipes, train
+from nashgp import DeepGPRegressor, growth, load, recipes, train
 from nashgp.batch import make_data
 from nashgp.engines import Collapsed, Lanes, collapsed_objective, lane
 from nashgp.engines.collapsed import below_last
+from nashgp.posteriors import Ensemble
 from tests.cases import rows, tiny_data, tiny_fitted
 
 
@@ -103,8 +106,65 @@ def test_the_regressor_judges_powers_when_rows_are_enough():
     random = np.random.default_rng(0)
     x = random.uniform(-2.0, 2.0, size=(210, 1))
     y = np.sin(3.0 * x[:, 0]) + 0.1 * random.normal(size=210)
-    settings = dict(num_inducing=10, num_mixture=8, learning_rate=0.05, random_state=0)
+    settings = dict(
+        num_inducing=10, num_mixture=8, learning_rate=0.05, num_restarts=1, random_state=0
+    )
     model = DeepGPRegressor(num_steps=200, **settings).fit(x, y)
     assert model.power_ in growth.POWERS and model.num_steps_ == 200
     assert len(model.fitted_.model.layers) == 2 and model.score(x, y) > 0.95
     assert DeepGPRegressor(num_steps=2, **settings).fit(x[:50], y[:50]).power_ == 0.5
+
+
+def test_restarts_are_averaged(tmp_path):
+    """An ensemble predicts the equal mixture of its members and survives a file."""
+    random = np.random.default_rng(0)
+    x = random.uniform(-2.0, 2.0, size=(60, 1))
+    y = np.sin(3.0 * x[:, 0]) + 0.1 * random.normal(size=60)
+    model = DeepGPRegressor(
+        num_restarts=3, num_steps=30, num_inducing=10, num_mixture=12, random_state=0
+    ).fit(x, y)
+    assert isinstance(model.fitted_, Ensemble) and model.num_restarts_ == 3
+    first, second, third = model.fitted_.members
+    assert not np.allclose(first.model.layers[0].z, third.model.layers[0].z)  # another seed
+    # The second is deep from the start, with its kernel in every layer; the others have grown.
+    kinds = [type(m.model.layers[0].kernel).__name__ for m in (first, second, third)]
+    assert kinds == ["RBF", "Sum", "RBF"]
+
+    alone = [model.log_density(x, y)]
+    for member in model.fitted_.members:
+        one = copy.copy(model)
+        one.fitted_ = member
+        alone.append(one.log_density(x, y))
+    # Members draw with keys of their own and fewer draws, so about equal is all that can be asked.
+    np.testing.assert_allclose(
+        np.mean(alone[0]), np.mean(logsumexp(alone[1:], axis=0) - np.log(3.0)), atol=0.05
+    )
+    model.save(tmp_path / "model.nashgp")
+    again = load(tmp_path / "model.nashgp")
+    np.testing.assert_array_equal(again.predict(x), model.predict(x))
+    functions = model.sample_functions(7)
+    assert functions(x).shape == (60, 7) and model.sample_y(x, 2).shape == (60, 2)
+    np.testing.assert_array_equal(functions(x[:5]), functions(x)[:5])
+
+
+def test_members_go_on_from_where_they_were():
+    x = np.linspace(-1.0, 1.0, 40)[:, None]
+    model = DeepGPRegressor(
+        num_restarts=2, num_steps=20, num_inducing=8, warm_start=True, random_state=0
+    ).fit(x, x[:, 0] ** 2)
+    before = model.fitted_
+    model.fit(x, x[:, 0] ** 2)
+    assert model.num_restarts_ == 2
+    for old, new in zip(before.members, model.fitted_.members, strict=True):
+        assert type(old.model.layers[0].kernel) is type(new.model.layers[0].kernel)
+
+
+def test_the_number_of_restarts_follows_the_rows():
+    """Deep and enough rows for two; one is enough where a second would tell nothing new."""
+    plans = {}
+    for num, layers in ((300, 2), (100, 2), (300, 1)):
+        model = DeepGPRegressor(num_layers=layers, num_inducing=5)
+        x = np.random.default_rng(0).normal(size=(num, 2))
+        start = model._start(x, x[:, :1], model._start_likelihood(x[:, :1]), 0)
+        plans[num, layers] = model._plan(start, num).num_restarts
+    assert plans == {(300, 2): 2, (100, 2): 1, (300, 1): 1}

@@ -11,7 +11,7 @@ from scipy.special import ndtr
 
 from nashgp.errors import InputError
 from nashgp.likelihoods import Bernoulli, Gaussian, Poisson, RobustMax, Softmax, StudentT
-from nashgp.mixtures import Mixture
+from nashgp.mixtures import Blend, Mixture
 
 # Name -> (likelihood, the same as a scipy distribution given f, means of the three draws).
 # Two columns of targets each; the draws are far apart where targets are real.
@@ -312,3 +312,41 @@ def test_single_precision_is_kept_and_close(name):
     for narrow, wide in zip(answers("float32"), answers("float64"), strict=True):
         assert narrow.dtype == "float32" and wide.dtype == "float64"
         np.testing.assert_allclose(narrow, wide, rtol=1e-4, atol=1e-4)
+
+
+# ---- several models -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_a_blend_of_parts_is_the_whole(name, x64):
+    """Draws dealt out to two members of one likelihood: nothing about the whole may change."""
+    mean, variance = (np.concatenate([part, part[:1]]) for part in latent(name))
+    make = LIKELIHOODS[name][0]
+
+    def of(draws):
+        return Mixture(jnp.asarray(mean[draws]), jnp.asarray(variance[draws]), make())
+
+    whole, blend = of([0, 1, 2, 3]), Blend((of([0, 1]), of([2, 3])))
+    y = jnp.round(jnp.abs(jnp.asarray(mean[1])))
+    for got, want in zip(blend.moments(), whole.moments(), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-10)
+    for got, want in zip(blend.components(), whole.components(), strict=True):
+        np.testing.assert_array_equal(got, want)
+    np.testing.assert_allclose(blend.cdf(y), whole.cdf(y), rtol=1e-10)
+    weight = jnp.ones_like(y)
+    np.testing.assert_allclose(blend.log_density(y, weight), whole.log_density(y, weight))
+    level = jnp.asarray([0.1, 0.8])
+    np.testing.assert_allclose(blend.quantile(level), whole.quantile(level), rtol=1e-7)
+    assert blend.is_discrete == whole.is_discrete
+
+
+def test_members_of_a_blend_keep_their_noise(x64):
+    """Two models that agree on the mean and not on the noise: half of each normal."""
+    zero, tiny = jnp.zeros((1, 1, 1)), jnp.full((1, 1, 1), 1e-12)
+    blend = Blend((Mixture(zero, tiny, Gaussian([0.01])), Mixture(zero, tiny, Gaussian([4.0]))))
+    y = jnp.asarray([[1.5]])
+    want = 0.5 * (stats.norm.pdf(1.5, 0.0, 0.1) + stats.norm.pdf(1.5, 0.0, 2.0))
+    np.testing.assert_allclose(blend.log_density(y, jnp.ones_like(y)), np.log([want]), rtol=1e-6)
+    np.testing.assert_allclose(blend.moments()[1], [[0.5 * 4.01]], rtol=1e-6)
+    drawn = np.asarray(blend.sample(jr.key(0), 4_000))[:, 0, 0]
+    np.testing.assert_allclose(np.mean(np.abs(drawn) < 0.3), 0.5 * (0.9973 + 0.1192), atol=0.03)

@@ -63,6 +63,7 @@ OPTIONS = {
     "power": Option(number_or_auto(float), "auto", "power of the data term, 0 to 1, or auto"),
     "learning_rate": Option(float, None, "step size of Adam; else 0.03, in a game 0.025"),
     "validation_fraction": Option(float, 0.0, "share of rows held out to decide when to stop"),
+    "num_restarts": Option(number_or_auto(int), "auto", "models that are averaged, or auto"),
     "num_mixture": Option(int, 100, "posterior draws that make up a prediction"),
     "allow_missing": Option(bool, False, "an empty target is missing, not a mistake"),
     "dtype": Option(str, "float64", "float64, or float32 for speed"),

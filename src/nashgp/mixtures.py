@@ -1,5 +1,7 @@
 """The predictive distribution: an equal-weight mixture over posterior draws."""
 
+import abc
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -11,44 +13,39 @@ from nashgp.likelihoods import AbstractLikelihood
 from nashgp.shapes import Key, Scalar
 
 
-class Mixture(eqx.Module):
-    """`p(y_n) = 1/S Σ_s ∫ p(y_n | f) N(f | mean_sn, variance_sn) df`, one for each row.
+class AbstractMixture(eqx.Module):
+    """A distribution of the targets for each row; quantiles follow from moments and cdf."""
 
-    Everything here is a property of the mixture, not of a Gaussian with its moments.
-    """
+    @property
+    @abc.abstractmethod
+    def is_discrete(self) -> bool:
+        """Whether targets are whole numbers."""
 
-    mean: Float[Array, "S N P"]
-    variance: Float[Array, "S N P"]
-    likelihood: AbstractLikelihood
+    @abc.abstractmethod
+    def components(self) -> tuple[Float[Array, "S N R"], Float[Array, "S N R"]]:
+        """Mean and variance of the targets within each draw."""
 
+    @abc.abstractmethod
     def moments(self) -> tuple[Float[Array, "N R"], Float[Array, "N R"]]:
-        """Mean and variance of the targets (class probabilities for classes).
+        """Mean and variance of the targets (class probabilities for classes)."""
 
-        E y = mean_s m_s        Var y = mean_s v_s + mean_s (m_s - E y)²
-        """
-        means, variances = jax.vmap(self.likelihood.moments)(self.mean, self.variance)
-        mean = jnp.mean(means, axis=0)
-        within = jnp.mean(variances, axis=0)
-        return mean, within + jnp.mean((means - mean[None]) ** 2, axis=0)
-
+    @abc.abstractmethod
     def log_density(
         self, y: Float[Array, "N Q"], weight: Float[Array, "N Q"]
     ) -> Float[Array, " N"]:
-        """`log 1/S Σ_s Π_q p_s(y_nq)` of each row; targets with weight 0 are left out."""
-        terms = jax.vmap(lambda m, v: self.likelihood.log_predictive(m, v, y))(
-            self.mean, self.variance
-        )
-        joint = jnp.sum(jnp.where(weight[None] > 0.0, terms, 0.0), axis=2)
-        return logsumexp(joint, axis=0) - jnp.log(1.0 * joint.shape[0]).astype(joint.dtype)
+        """The joint log density of each row's targets; those with weight 0 are left out."""
 
+    @abc.abstractmethod
     def cdf(self, y: Float[Array, "N Q"]) -> Float[Array, "N Q"]:
         """`P(Y ≤ y)` of each target by itself."""
-        parts = jax.vmap(lambda m, v: self.likelihood.cdf(m, v, y))(self.mean, self.variance)
-        return jnp.mean(parts, axis=0)
+
+    @abc.abstractmethod
+    def sample(self, key: Key, num: int) -> Float[Array, "{num} N Q"]:
+        """Draws of the targets; rows are drawn independently of one another."""
 
     def quantile(self, q: Float[Array, " T"]) -> Float[Array, "N Q T"]:
         """The smallest y with `P(Y ≤ y) ≥ q`, by bisection on the mixture's own cdf."""
-        one = self._whole_quantile if self.likelihood.is_discrete else self._real_quantile
+        one = self._whole_quantile if self.is_discrete else self._real_quantile
         return jnp.moveaxis(jax.lax.map(one, q), 0, -1)
 
     def _real_quantile(self, level: Scalar) -> Float[Array, "N Q"]:
@@ -98,9 +95,42 @@ class Mixture(eqx.Module):
         enough = self.cdf(middle) >= level
         return jnp.where(enough, low, middle), jnp.where(enough, jnp.minimum(middle, high), high)
 
-    def sample(self, key: Key, num: int) -> Float[Array, "{num} N Q"]:
-        """Draws of the targets; rows are drawn independently of one another."""
 
+class Mixture(AbstractMixture):
+    """`p(y_n) = 1/S Σ_s ∫ p(y_n | f) N(f | mean_sn, variance_sn) df`, one for each row.
+
+    Everything here is a property of the mixture, not of a Gaussian with its moments.
+    """
+
+    mean: Float[Array, "S N P"]
+    variance: Float[Array, "S N P"]
+    likelihood: AbstractLikelihood
+
+    @property
+    def is_discrete(self) -> bool:
+        return self.likelihood.is_discrete
+
+    def components(self) -> tuple[Float[Array, "S N R"], Float[Array, "S N R"]]:
+        return jax.vmap(self.likelihood.moments)(self.mean, self.variance)
+
+    def moments(self) -> tuple[Float[Array, "N R"], Float[Array, "N R"]]:
+        return _total(*self.components())
+
+    def log_density(
+        self, y: Float[Array, "N Q"], weight: Float[Array, "N Q"]
+    ) -> Float[Array, " N"]:
+        """`log 1/S Σ_s Π_q p_s(y_nq)` of each row; targets with weight 0 are left out."""
+        terms = jax.vmap(lambda m, v: self.likelihood.log_predictive(m, v, y))(
+            self.mean, self.variance
+        )
+        joint = jnp.sum(jnp.where(weight[None] > 0.0, terms, 0.0), axis=2)
+        return logsumexp(joint, axis=0) - jnp.log(1.0 * joint.shape[0]).astype(joint.dtype)
+
+    def cdf(self, y: Float[Array, "N Q"]) -> Float[Array, "N Q"]:
+        parts = jax.vmap(lambda m, v: self.likelihood.cdf(m, v, y))(self.mean, self.variance)
+        return jnp.mean(parts, axis=0)
+
+    def sample(self, key: Key, num: int) -> Float[Array, "{num} N Q"]:
         def one(key: Key) -> Float[Array, "N Q"]:
             pick, latent, target = jr.split(key, 3)
             rows = jnp.arange(self.mean.shape[1])
@@ -110,3 +140,46 @@ class Mixture(eqx.Module):
             return self.likelihood.sample(target, f)
 
         return jax.vmap(one)(jr.split(key, num))
+
+
+class Blend(AbstractMixture):
+    """Several mixtures in equal parts: what an ensemble of models predicts."""
+
+    members: tuple[AbstractMixture, ...]
+
+    @property
+    def is_discrete(self) -> bool:
+        return self.members[0].is_discrete
+
+    def components(self) -> tuple[Float[Array, "S N R"], Float[Array, "S N R"]]:
+        means, variances = zip(*(member.components() for member in self.members), strict=True)
+        return jnp.concatenate(means), jnp.concatenate(variances)
+
+    def moments(self) -> tuple[Float[Array, "N R"], Float[Array, "N R"]]:
+        means, variances = zip(*(member.moments() for member in self.members), strict=True)
+        return _total(jnp.stack(means), jnp.stack(variances))
+
+    def log_density(
+        self, y: Float[Array, "N Q"], weight: Float[Array, "N Q"]
+    ) -> Float[Array, " N"]:
+        parts = jnp.stack([member.log_density(y, weight) for member in self.members])
+        return logsumexp(parts, axis=0) - jnp.log(1.0 * len(parts)).astype(parts.dtype)
+
+    def cdf(self, y: Float[Array, "N Q"]) -> Float[Array, "N Q"]:
+        return jnp.mean(jnp.stack([member.cdf(y) for member in self.members]), axis=0)
+
+    def sample(self, key: Key, num: int) -> Float[Array, "{num} N Q"]:
+        pick, rest = jr.split(key)
+        keys = jr.split(rest, len(self.members))
+        drawn = jnp.stack([m.sample(k, num) for m, k in zip(self.members, keys, strict=True)])
+        which = jr.randint(pick, (1, *drawn.shape[1:3], 1), 0, len(self.members))
+        return jnp.take_along_axis(drawn, which, axis=0)[0]
+
+
+def _total(
+    means: Float[Array, "S N R"], variances: Float[Array, "S N R"]
+) -> tuple[Float[Array, "N R"], Float[Array, "N R"]]:
+    """`E y = mean_s m_s` and `Var y = mean_s v_s + mean_s (m_s - E y)²`."""
+    mean = jnp.mean(means, axis=0)
+    within = jnp.mean(variances, axis=0)
+    return mean, within + jnp.mean((means - mean[None]) ** 2, axis=0)

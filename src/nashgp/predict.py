@@ -11,20 +11,27 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PyTree, Shaped
 
 from nashgp.errors import InputError
-from nashgp.mixtures import Mixture
-from nashgp.posteriors import Fitted
+from nashgp.mixtures import AbstractMixture, Blend, Mixture
+from nashgp.posteriors import Ensemble, Fitted, members_of
 from nashgp.precision import dtype_of, scoped
 from nashgp.shapes import Key
 
 Rows = Float[Array, "N ..."] | Float[np.ndarray, "N ..."]
 
 
-def mixture(key: Key, fitted: Fitted, x: Float[Array, "N D"], *, num_samples: int) -> Mixture:
+def mixture(
+    key: Key, fitted: Fitted | Ensemble, x: Float[Array, "N D"], *, num_samples: int
+) -> AbstractMixture:
     """The predictive mixture at some inputs, from `num_samples` posterior draws.
 
     The draws and their hidden noise depend on the key alone and are shared by all rows, so a
-    row's prediction does not depend on which other rows are asked for.
+    row's prediction does not depend on which other rows are asked for. The members of an ensemble
+    share the draws out evenly.
     """
+    if isinstance(fitted, Ensemble):
+        keys, each = jr.split(key, len(fitted.members)), -(-num_samples // len(fitted.members))
+        pairs = zip(keys, fitted.members, strict=True)
+        return Blend(tuple(mixture(k, one, x, num_samples=each) for k, one in pairs))
     draw, noise = jr.split(key)
     inducing = fitted.posterior.inducing(draw, fitted.model, num_samples)
     eps = fitted.model.noise(noise, num_samples, 1)
@@ -34,7 +41,7 @@ def mixture(key: Key, fitted: Fitted, x: Float[Array, "N D"], *, num_samples: in
 
 @eqx.filter_jit
 def slopes(
-    key: Key, fitted: Fitted, x: Float[Array, "N D"], num_samples: int
+    key: Key, fitted: Fitted | Ensemble, x: Float[Array, "N D"], num_samples: int
 ) -> Float[Array, "N R D"]:
     """`∂ E(y_r | x_n) / ∂ x_nd`: how the mean of each target moves with each input."""
 
@@ -47,7 +54,7 @@ def slopes(
 @eqx.filter_jit
 def _summarise(
     key: Key,
-    fitted: Fitted,
+    fitted: Fitted | Ensemble,
     rows: tuple[Array, ...],
     summary: Callable[..., PyTree],
     num_samples: int,
@@ -59,7 +66,7 @@ def _summarise(
 def summarise(
     summary: Callable[..., PyTree[Array]],
     key: Key,
-    fitted: Fitted,
+    fitted: Fitted | Ensemble,
     x: Rows,
     *others: Rows,
     num_samples: int = 100,
@@ -69,7 +76,8 @@ def summarise(
 
     `summary` returns arrays whose first axis is the row. Memory does not grow with the rows.
     """
-    widest = max(layer.num_inducing for layer in fitted.model.layers)
+    layers = [layer for member in members_of(fitted) for layer in member.model.layers]
+    widest = max(layer.num_inducing for layer in layers)
     size = chunk_size or rows_at_once(num_samples * widest)
 
     def one(*rows: Array) -> PyTree[Array]:
@@ -116,34 +124,35 @@ def _pad(rows: np.ndarray, size: int) -> Array:
     return jnp.asarray(np.pad(rows, widths, mode="edge"))
 
 
-def moments(mixture: Mixture) -> tuple[Float[Array, "N R"], Float[Array, "N R"]]:
+def moments(mixture: AbstractMixture) -> tuple[Float[Array, "N R"], Float[Array, "N R"]]:
     """Summary: mean and variance of the targets."""
     return mixture.moments()
 
 
 def log_density(
-    mixture: Mixture, y: Float[Array, "N Q"], weight: Float[Array, "N Q"] | None = None
+    mixture: AbstractMixture, y: Float[Array, "N Q"], weight: Float[Array, "N Q"] | None = None
 ) -> Float[Array, " N"]:
     """Summary: log density of each row of targets."""
     return mixture.log_density(y, jnp.ones_like(y) if weight is None else weight)
 
 
-def cdf(mixture: Mixture, y: Float[Array, "N Q"]) -> Float[Array, "N Q"]:
+def cdf(mixture: AbstractMixture, y: Float[Array, "N Q"]) -> Float[Array, "N Q"]:
     """Summary: probability of a value no larger than each target."""
     return mixture.cdf(y)
 
 
-def quantiles(q: Sequence[float], dtype: DTypeLike) -> Callable[[Mixture], Float[Array, "N Q T"]]:
+def quantiles(
+    q: Sequence[float], dtype: DTypeLike
+) -> Callable[[AbstractMixture], Float[Array, "N Q T"]]:
     """A summary that gives the quantiles `q` of each target."""
     return eqx.Partial(_quantile, np.asarray(q, dtype))
 
 
-def _quantile(q: Float[Array, " T"], mixture: Mixture) -> Float[Array, "N Q T"]:
+def _quantile(q: Float[Array, " T"], mixture: AbstractMixture) -> Float[Array, "N Q T"]:
     return mixture.quantile(jnp.asarray(q))
 
 
-def components(mixture: Mixture) -> tuple[Float[Array, "N S R"], Float[Array, "N S R"]]:
+def components(mixture: AbstractMixture) -> tuple[Float[Array, "N S R"], Float[Array, "N S R"]]:
     """Summary: mean and variance of the targets within each draw."""
-    parts = jax.vmap(mixture.likelihood.moments)(mixture.mean, mixture.variance)
-    mean, variance = (jnp.moveaxis(part, 0, 1) for part in parts)
+    mean, variance = (jnp.moveaxis(part, 0, 1) for part in mixture.components())
     return mean, variance

@@ -24,7 +24,7 @@ from nashgp.errors import InputError, UntrustedRatioWarning
 from nashgp.estimators import rows
 from nashgp.estimators.rows import Rows
 from nashgp.likelihoods import AbstractLikelihood, Gaussian
-from nashgp.posteriors import Fitted
+from nashgp.posteriors import Ensemble, Fitted, members_of
 from nashgp.precision import scope
 from nashgp.scaling import Scaling, is_constant
 
@@ -34,6 +34,7 @@ NUM_STEPS = {"collapsed": 500, "natural": 2_000, "gradient": 3_000, "game": 5_00
 NUM_SAMPLES = {"dsvi": 1, "ipvi": 10}
 LEARNING_RATES = {"dsvi": 0.03, "ipvi": 0.025}  # the latter is the paper's
 TOLD_APART = 0.9  # accuracy above which a discriminator's log ratio falls short of the KL
+QUIET_SHARE = 1.6  # of the steps for a member that is deep, and far from its prior, from the start
 FIRST_STAGE = 0.6  # share of the steps that a deep model spends as a shallow one
 NUM_INDUCING, FEW_ROWS, MANY_INDUCING = 128, 2_000, 256  # more inducing inputs while rows are few
 JUDGED_ROWS = 200  # fewer rows than this cannot tell powers apart
@@ -41,6 +42,7 @@ FULL_BATCH_ROWS = 1_000  # up to here a step on all rows costs little more than 
 BATCH_SIZE = 512
 RELEVANCE_DRAWS = 20
 COLLAPSED_SIZE = 2**21  # largest rows x inducing inputs x draws for which every step sees all rows
+QUIET_SCALE = 1e-5  # the published start
 HIDDEN_SCALE = 1e-3  # the published 1e-5 starts so far from the prior that Adam is long on its way
 
 
@@ -53,6 +55,7 @@ class Plan(NamedTuple):
     num_steps: int
     power: float
     judge: bool  # whether held-out rows choose the power
+    num_restarts: int
 
 
 class DeepGPEstimator(BaseEstimator, abc.ABC):
@@ -78,6 +81,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         power: float | str = "auto",
         learning_rate: float | None = None,
         validation_fraction: float = 0.0,
+        num_restarts: int | str = "auto",
         num_mixture: int = 100,
         allow_missing: bool = False,
         warm_start: bool = False,
@@ -100,6 +104,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         self.power = power
         self.learning_rate = learning_rate
         self.validation_fraction = validation_fraction
+        self.num_restarts = num_restarts
         self.num_mixture = num_mixture
         self.allow_missing = allow_missing
         self.warm_start = warm_start
@@ -131,20 +136,30 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         x, t, w = x[counted], t[counted], w[counted]
 
         previous = self._previous(t) if warm else None
-        likelihood = previous.model.likelihood if previous else self._start_likelihood(t)
+        likelihood = previous[0].model.likelihood if previous else self._start_likelihood(t)
         likelihood.check_targets(t)
         kept, scaling = self._measure(x, t, likelihood, warm)
         x, t = scaling.forward(x[:, kept], t)
         seed = _seed(self.random_state)
-        start = previous or self._start(x, t, likelihood, seed)
+        start = previous[0] if previous else self._start(x, t, likelihood, seed)
         plan = self._plan(start, len(x) - self._num_held(len(x)), warm=warm)
         power, outcome = self._train(seed, plan, start, x, t, w)
+        members = [outcome.fitted]
+        for number in range(1, len(previous) if previous else plan.num_restarts):
+            if outcome.history.interrupted:
+                break
+            other = previous[number] if previous else None
+            again = self._restart(number, seed + number, plan, other, likelihood, x, t, w)
+            if not again.history.interrupted:  # half a member would only do harm
+                members.append(again.fitted)
 
         # Only now: a fit that failed leaves the estimator as it was.
         self.seed_, self.kept_, self.scaling_ = seed, kept, scaling
         self.one_target_ = is_vector
-        self.fitted_, self.history_ = outcome.fitted, outcome.history
+        self.fitted_ = Ensemble(tuple(members)) if len(members) > 1 else members[0]
+        self.history_ = outcome.history
         self.num_inducing_ = outcome.fitted.model.layers[0].num_inducing
+        self.num_restarts_ = len(members)
         self.num_steps_ = len(outcome.history.objective)
         self.batch_size_ = plan.batch_size or plan.num_rows
         self.last_layer_, self.power_ = plan.last_layer, power
@@ -184,6 +199,8 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
             at_least_one(name, getattr(self, name))
         if self.num_inducing != "auto":
             at_least_one("num_inducing", self.num_inducing, otherwise='"auto"')
+        if self.num_restarts != "auto":
+            at_least_one("num_restarts", self.num_restarts, otherwise='"auto"')
         if self.power != "auto":
             _inside("power", self.power, lambda a: 0.0 <= a <= 1.0, 'from 0 to 1 or "auto"')
         if self.learning_rate is not None:
@@ -216,8 +233,19 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
             power = growth.POWERS[0] if gaussian and not is_game else 0.0
             judge = collapsed and not warm and len(start.model.layers) == 1
             judge &= num_rows >= JUDGED_ROWS and size * len(growth.POWERS) <= COLLAPSED_SIZE
-        num_steps = int(self.num_steps or NUM_STEPS["game" if is_game else last_layer])
-        return Plan(last_layer, num_rows, batch_size, num_steps, float(power), judge)
+        restarts = self.num_restarts
+        if restarts == "auto":
+            deep = len(start.model.layers) < self.num_layers
+            restarts = 2 if collapsed and deep and num_rows >= JUDGED_ROWS else 1
+        return Plan(
+            last_layer,
+            num_rows,
+            batch_size,
+            num_steps=int(self.num_steps or NUM_STEPS["game" if is_game else last_layer]),
+            power=float(power),
+            judge=judge,
+            num_restarts=int(restarts),
+        )
 
     def _engine(self, plan: "Plan", num_steps: int, power: float) -> Engine:
         settings = {
@@ -254,9 +282,18 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         return kept, Scaling.from_rows(x[:, kept], t, scale_targets=not likelihood.is_discrete)
 
     def _start(
-        self, x: np.ndarray, t: np.ndarray, likelihood: AbstractLikelihood, seed: int
+        self,
+        x: np.ndarray,
+        t: np.ndarray,
+        likelihood: AbstractLikelihood,
+        seed: int,
+        *,
+        quiet: bool = False,
     ) -> Fitted:
-        """The model before training: one layer if deeper ones can grow from it."""
+        """The model before training: one layer if deeper ones can grow from it.
+
+        A `quiet` one is deep from the start, with hidden layers that hardly move.
+        """
         offset = likelihood.offset(t)
         config = recipes.Config(
             num_layers=1 if self._grows(x.shape[1]) else self.num_layers,
@@ -267,7 +304,34 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
             offset=None if offset is None else tuple(offset.tolist()),
             hidden_scale=HIDDEN_SCALE,
         )
+        if quiet:
+            config = dataclasses.replace(
+                config, num_layers=self.num_layers, hidden_scale=QUIET_SCALE
+            )
         return recipes.build(x, t.shape[1], config, seed=seed, dtype=self.dtype)
+
+    def _restart(
+        self,
+        number: int,
+        seed: int,
+        plan: "Plan",
+        previous: Fitted | None,
+        likelihood: AbstractLikelihood,
+        x: np.ndarray,
+        t: np.ndarray,
+        w: np.ndarray,
+    ) -> train.Outcome:
+        """A further member of the ensemble: every second one is deep from the start.
+
+        Its hidden layers hardly move at first, as published. It ends as another kind of model than
+        one that has grown, and the average of the two is better than either.
+        """
+        start = previous
+        if start is None and number % 2 and self._grows(x.shape[1]) and self.num_layers > 1:
+            start = self._start(x, t, likelihood, seed, quiet=True)
+            plan = plan._replace(judge=False, num_steps=round(QUIET_SHARE * plan.num_steps))
+        start = start or self._start(x, t, likelihood, seed)
+        return self._train(seed, plan, start, x, t, w)[1]
 
     def _grows(self, num_inputs: int) -> bool:
         """Whether a deep model starts from a shallow one: its hidden layers start as identities.
@@ -285,19 +349,19 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
             return int(self.num_inducing)
         return MANY_INDUCING if num_rows <= FEW_ROWS else NUM_INDUCING
 
-    def _previous(self, t: np.ndarray) -> Fitted:
-        """The last fit, if new rows can go on from it."""
+    def _previous(self, t: np.ndarray) -> tuple[Fitted, ...]:
+        """The last fit, all members of it, if new rows can go on from it."""
         if t.shape[1] != len(self.scaling_.y_scale):
             raise InputError(
                 f"y has {t.shape[1]} columns and the fit to go on from had "
                 f"{len(self.scaling_.y_scale)}; set warm_start=False."
             )
-        if len(self.fitted_.model.layers) != self.num_layers:
+        if len(self._first.model.layers) != self.num_layers:
             raise InputError(
                 f"num_layers is {self.num_layers} and the fit to go on from had "
-                f"{len(self.fitted_.model.layers)} layers; set warm_start=False."
+                f"{len(self._first.model.layers)} layers; set warm_start=False."
             )
-        return self.fitted_
+        return members_of(self.fitted_)
 
     def _train(
         self,
@@ -379,6 +443,11 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
     # ---- what was learned ---------------------------------------------------------------------
 
     @property
+    def _first(self) -> Fitted:
+        """The first member, whose hyperparameters are reported."""
+        return members_of(self.fitted_)[0]
+
+    @property
     def lengthscales_(self) -> list[np.ndarray]:
         """Lengthscale of each input column in each layer, infinite where a column plays no part.
 
@@ -386,7 +455,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         kernels reports the shortest of its parts.
         """
         check_is_fitted(self)
-        layers = self.fitted_.model.layers
+        layers = self._first.model.layers
         found = [_lengthscale(layer.kernel, layer.z.shape[1]) for layer in layers]
         first = np.full(self.n_features_in_, np.inf)
         first[self.kept_] = found[0] * self.scaling_.x_scale
@@ -401,14 +470,14 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         """
         check_is_fitted(self)
         with scope(self.dtype):
-            layers = self.fitted_.model.layers
+            layers = self._first.model.layers
             return [float(jnp.mean(layer.kernel.diag(layer.z))) for layer in layers]
 
     @property
     def noise_std_(self) -> np.ndarray | None:
         """Standard deviation of the observation noise of each target; None for counts."""
         check_is_fitted(self)
-        likelihood = self.fitted_.model.likelihood
+        likelihood = self._first.model.likelihood
         if likelihood.is_discrete:
             return None
         with scope(self.dtype):
@@ -428,7 +497,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         check_is_fitted(self)
         key = jr.split(jr.key(self.seed_))[1]
         with scope(self.dtype):
-            z = self.fitted_.model.layers[0].z
+            z = self._first.model.layers[0].z
             slopes = np.asarray(predict.slopes(key, self.fitted_, z, RELEVANCE_DRAWS), np.float64)
         share = np.zeros(self.n_features_in_)
         share[self.kept_] = np.sqrt(np.mean(np.sum(slopes**2, axis=1), axis=0))
@@ -448,7 +517,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         lines += [
             f"{name!s:{width}}  {length:11.4g}  {share:9.3f}" for name, length, share in table
         ]
-        layers = zip(self.fitted_.model.layers, self.variances_, strict=True)
+        layers = zip(self._first.model.layers, self.variances_, strict=True)
         for number, (layer, variance) in enumerate(layers, start=1):
             kernel = _kernel_name(layer.kernel)
             lines.append(

@@ -11,9 +11,10 @@ from nashgp import paths, predict
 from nashgp.errors import InputError
 from nashgp.estimators import rows
 from nashgp.estimators.base import DeepGPEstimator, at_least_one
-from nashgp.estimators.functions import FunctionSample, draw_targets
+from nashgp.estimators.functions import FunctionSample, Part, draw_targets
 from nashgp.estimators.rows import Rows
 from nashgp.likelihoods import AbstractLikelihood, Bernoulli, RobustMax, Softmax
+from nashgp.posteriors import members_of
 from nashgp.precision import scope
 from nashgp.recipes import LIKELIHOODS, choose
 
@@ -28,10 +29,10 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
 
     Parameters
     ----------
-    engine : {"dsvi"}
-        How the posterior is found.
+    engine : {"dsvi", "ipvi"}
+        How the posterior is found: a Gaussian, or draws of a generator that plays a game.
     game : {"anchored", "paper"}
-        The game that an engine with an implicit posterior plays; others ignore it.
+        The game that engine "ipvi" plays; "paper" is the only one in this version.
     num_layers : int
         Depth; 1 is an ordinary sparse Gaussian process.
     hidden_dim : int or None
@@ -54,8 +55,8 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
     batch_size : int or None
         Rows in each step; None for all rows while the last layer is collapsed, else all of up to
         1,000 rows and 512 of more.
-    num_samples : int
-        Posterior draws in each training step.
+    num_samples : int or None
+        Posterior draws in each training step; None for 1, and 10 in a game.
     last_layer : {"auto", "collapsed", "natural", "gradient"}
         How the last layer's posterior is found. "collapsed" integrates it out, for normal noise
         and all rows in each step; "natural" takes natural gradient steps, for mini-batches and
@@ -65,12 +66,17 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
         Power of the data term, from 0 (the evidence lower bound) to 1. "auto" is 0.5 for normal
         noise and 0 otherwise; with a collapsed last layer and 200 rows or more, held-out training
         rows may choose 0 or 1 instead.
-    learning_rate : float
-        Step size of Adam at the start; it falls to zero along a cosine.
+    learning_rate : float or None
+        Step size of Adam at the start; it falls to zero along a cosine, except in a game. None
+        for 0.03, and 0.025 in a game.
     validation_fraction : float
         Share of the training rows set aside to decide when to stop; 0 for none.
+    num_restarts : int or "auto"
+        Models that are fitted and averaged in prediction. The first grows from a shallow one, the
+        second is deep from the start, and so on in turn. "auto" is 2 for deep models with a
+        collapsed last layer and 200 rows or more, else 1.
     num_mixture : int
-        Posterior draws that make up a prediction.
+        Posterior draws that make up a prediction, shared out among the members.
     allow_missing : bool
         Whether NaN in `y` means a missing target rather than a mistake.
     warm_start : bool
@@ -87,11 +93,12 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
     Attributes
     ----------
     lengthscales_, variances_, noise_std_ : learned hyperparameters, in your units where they have
-        any: see each property.
+        any, of the first member: see each property.
     relevance_ : share of each input column in the slopes of the prediction.
-    history_ : objective of every step, held-out scores, seconds.
-    fitted_ : the model and its posterior, for `nashgp.predict` and `nashgp.paths`.
-    num_inducing_, num_steps_, batch_size_, last_layer_, power_, seed_ : what was chosen.
+    history_ : objective of every step, held-out scores, seconds, of the first member.
+    fitted_ : the model and its posterior, or the ensemble of them, for `nashgp.predict`.
+    num_inducing_, num_steps_, num_restarts_, batch_size_, last_layer_, power_, seed_ : what was
+        chosen.
 
     Examples
     --------
@@ -161,9 +168,15 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
         """Draw whole functions from the posterior: call the result on any rows, again and again."""
         check_is_fitted(self)
         at_least_one("n_samples", n_samples)
+        members, key = members_of(self.fitted_), jr.key(random_state)
+        parts = []
         with scope(self.dtype):
-            draws = _draw(jr.key(random_state), self.fitted_, n_samples)
-        return FunctionSample(draws, self.fitted_.model.likelihood, self._inputs, self._outputs)
+            for number, member in enumerate(members):
+                share = len(range(number, n_samples, len(members)))  # dealt out in turn
+                one = key if len(members) == 1 else jr.fold_in(key, number)
+                if share:
+                    parts.append(Part(_draw(one, member, share), member.model.likelihood))
+        return FunctionSample(parts, self._inputs, self._outputs)
 
     def sample_y(self, X: Rows, n_samples: int = 1, random_state: int = 0) -> np.ndarray:
         """Draw targets with noise: [N, n_samples], or [N, Q, n_samples] for targets of two axes.
@@ -182,7 +195,7 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
                 f"y has {t.shape[1]} columns, but {len(self.scaling_.y_scale)} were learned; "
                 "pass the same targets as in fit."
             )
-        self.fitted_.model.likelihood.check_targets(t)
+        members_of(self.fitted_)[0].model.likelihood.check_targets(t)
         return t
 
     def __sklearn_tags__(self) -> Tags:

@@ -39,6 +39,7 @@ class Cell(cells.Cell):
             "train_mll": cells.log_density(*rows(x, y)),
             "power": model.power_,
             "num_inducing": model.num_inducing_,
+            "num_restarts": model.num_restarts_,
             "seconds": seconds,
         }
 

@@ -1,6 +1,13 @@
 """Posteriors over inducing values: those that training improves, and those made of draws."""
 
-from nashgp.posteriors.base import AbstractPosterior, AbstractVariational, Fitted, sample_prior
+from nashgp.posteriors.base import (
+    AbstractPosterior,
+    AbstractVariational,
+    Ensemble,
+    Fitted,
+    members_of,
+    sample_prior,
+)
 from nashgp.posteriors.collapsed import CollapsedPosterior
 from nashgp.posteriors.gaussian import GaussianPosterior, gaussian_posterior
 from nashgp.posteriors.generated import (
@@ -15,11 +22,13 @@ __all__ = [
     "AbstractVariational",
     "CollapsedPosterior",
     "Discriminator",
+    "Ensemble",
     "Fitted",
     "GaussianPosterior",
     "GeneratedPosterior",
     "Generator",
     "gaussian_posterior",
     "generated_posterior",
+    "members_of",
     "sample_prior",
 ]

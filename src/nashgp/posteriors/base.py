@@ -52,6 +52,17 @@ class Fitted(eqx.Module):
     posterior: AbstractPosterior
 
 
+class Ensemble(eqx.Module):
+    """Several fitted models of the same rows, to be averaged in prediction."""
+
+    members: tuple[Fitted, ...]
+
+
+def members_of(fitted: Fitted | Ensemble) -> tuple[Fitted, ...]:
+    """The members of an ensemble, or the only model there is."""
+    return fitted.members if isinstance(fitted, Ensemble) else (fitted,)
+
+
 def sample_prior(key: Key, model: DeepGP, num: int) -> Values:
     """`num` joint draws from the model's prior, stacked along a leading axis."""
     return jax.vmap(lambda k: model.prior.sample(k, model.layers))(jr.split(key, num))

@@ -176,6 +176,7 @@ class Study:
     quick: dict[str, Any]
     axes: tuple[str, ...] = ("set", "split")
     label: Callable[[Any], str] = lambda cell: cell.set
+    keep: Callable[[Any], bool] = lambda cell: True  # which points of the grid make sense
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Options; those not given have the values of `full` or `quick`, then of the cell."""
@@ -211,10 +212,11 @@ class Study:
         if jobs < 1:
             raise InputError(f"--jobs must be at least 1, got {jobs}.")
         values = [settings.pop(f"{axis}s") for axis in self.axes]
-        cells = [
+        grid = [
             self.cell(**dict(zip(self.axes, point, strict=True)), **settings)
             for point in itertools.product(*values)
         ]
+        cells = list(filter(self.keep, grid))
         for cell in cells:
             cell.check()
         try:

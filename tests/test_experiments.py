@@ -7,12 +7,25 @@ import json
 import os
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 import pytest
 
 from nashgp import datasets
 from nashgp.errors import InputError
-from nashgp.experiments import EXPERIMENTS, auto_uci, dsvi_uci, power_uci
+from nashgp.experiments import (
+    EXPERIMENTS,
+    auto_uci,
+    convergence,
+    diagrams,
+    diamond,
+    dsvi_uci,
+    game_uci,
+    one_layer,
+    power_uci,
+)
 from nashgp.experiments.cells import work
 from nashgp.experiments.dsvi_uci import STUDY, Cell
 
@@ -71,7 +84,7 @@ def test_a_failed_cell_is_kept_and_counted(monkeypatch, tmp_path):
     assert "boston    0      1" in STUDY.table([cell], tmp_path)
 
 
-@pytest.mark.parametrize("study", [dsvi_uci, power_uci, auto_uci])
+@pytest.mark.parametrize("study", [dsvi_uci, power_uci, auto_uci, convergence, game_uci, one_layer])
 def test_finished_cells_are_still_recognised(study):
     """Names of files come from the settings; results in the repository must keep theirs."""
     folder = RESULTS / study.STUDY.name
@@ -104,6 +117,78 @@ def test_wrong_options_are_no_failed_cells(made_up, monkeypatch, tmp_path, args,
     with pytest.raises(InputError, match=sentence):
         start("--quick", *args)
     assert not Path("results").exists()
+
+
+# ---- convergence --------------------------------------------------------------------------------
+
+
+def test_a_curve_has_settled_once_it_never_falls_back():
+    assert convergence.settled(np.array([-3.0, -2.01, -2.5, -2.01, -1.995, -2.0])) == 3
+    assert convergence.settled(np.array([-1.0, -1.5, -2.0])) == 0  # above the end is no less good
+    assert convergence.reached([-3.0, -2.2, -2.4], -2.3) == 1
+    assert convergence.reached([-3.0, -2.5], -2.3) is None
+
+
+def test_convergence_is_recorded_compared_and_drawn(made_up, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    parser = argparse.ArgumentParser()
+    convergence.add_arguments(parser)
+    options = ["--quick", "--methods", "published", "grown", "--num-steps", "10"]
+    assert convergence.main(parser.parse_args(options)) == 0
+    folder = tmp_path / "results" / "convergence_quick"
+    for file in folder.glob("*.json"):
+        scores = json.loads(file.read_text())["scores"]
+        assert scores["step"] == list(range(1, 11))
+        assert np.all(np.diff(scores["second"]) > 0.0) and len(scores["objective"]) == 10
+        assert scores["held_out_mll"] == scores["held_out"][-1]
+    assert "published power 0    final" in capsys.readouterr().out
+    assert (folder / "boston.png").stat().st_size > 10_000
+
+
+# ---- the paper's game ---------------------------------------------------------------------------
+
+
+def test_the_diamond_has_the_constants_of_the_paper(x64):
+    truth = diamond.Truth()
+    np.testing.assert_allclose(truth.variance, 0.25)
+    np.testing.assert_allclose(
+        truth.shift, [0.000479, 0.00024, 0.0, -0.00024, -0.000479], atol=5e-7
+    )
+    np.testing.assert_allclose(truth.weights, diamond.PRINTED_WEIGHTS, atol=1e-3)
+    assert not np.allclose(truth.weights, diamond.PRINTED_WEIGHTS, atol=1e-4)  # fit no rows
+
+
+def test_the_diamond_is_what_prior_and_likelihood_say(x64):
+    """Bayes' rule on a grid with the objects that the game meets."""
+    fitted, data = diamond.problem("float64")
+    grid = np.linspace(-12.0, 12.0, 4_001)
+    white = jnp.asarray(grid / diamond.PRIOR_VARIANCE**0.5)[:, None, None]
+    layers = fitted.model.layers
+    prior = jax.vmap(lambda v: fitted.model.prior.log_density(layers, (v,)))(white)
+    likelihood = fitted.model.likelihood.log_prob(
+        jnp.asarray(grid)[:, None], jnp.tile(data.y, (len(grid), 1))
+    )
+    joint = np.exp(np.asarray(prior + jnp.sum(likelihood, axis=1) - jnp.max(prior)))
+    joint /= np.sum(joint) * (grid[1] - grid[0])
+    np.testing.assert_allclose(joint, diamond.Truth().density(grid), rtol=1e-4, atol=1e-7)
+    drawn = np.concatenate(
+        [np.asarray(fitted.model.prior.sample(jr.key(k), layers)[0]).ravel() for k in range(300)]
+    )
+    np.testing.assert_allclose(np.std(drawn) * diamond.PRIOR_VARIANCE**0.5, 5.68, rtol=0.1)
+
+
+def test_the_game_finds_the_gaussian_of_one_inducing_value(tmp_path):
+    """Proposition 3 in its smallest case, from a random start away from the answer."""
+    cell = one_layer.Cell("line", 0, num_steps=1_500)
+    work(cell, tmp_path)
+    scores = json.loads(cell.path(tmp_path).read_text())["scores"]
+    assert scores["mean_error_at_start"] > 0.3
+    assert scores["mean_error"] < 0.1 and scores["variance_error"] < 0.4
+
+
+def test_the_drawings_of_the_documentation(tmp_path):
+    diagrams.main(tmp_path)
+    assert {path.stem for path in tmp_path.iterdir()} == set(diagrams.DRAWINGS)
 
 
 @pytest.mark.slow

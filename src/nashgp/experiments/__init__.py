@@ -6,5 +6,6 @@ EXPERIMENTS = {
     "power-uci": "nashgp.experiments.power_uci",
     "auto-uci": "nashgp.experiments.auto_uci",
     "game-uci": "nashgp.experiments.game_uci",
+    "one-layer": "nashgp.experiments.one_layer",
     "convergence": "nashgp.experiments.convergence",
 }

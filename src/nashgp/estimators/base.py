@@ -34,7 +34,6 @@ NUM_STEPS = {"collapsed": 500, "natural": 2_000, "gradient": 3_000, "game": 5_00
 NUM_SAMPLES = {"dsvi": 1, "ipvi": 10}
 LEARNING_RATES = {"dsvi": 0.03, "ipvi": 0.025}  # the latter is the paper's
 TOLD_APART = 0.9  # accuracy above which a discriminator's log ratio falls short of the KL
-QUIET_SHARE = 1.6  # of the steps for a member that is deep, and far from its prior, from the start
 FIRST_STAGE = 0.6  # share of the steps that a deep model spends as a shallow one
 NUM_INDUCING, FEW_ROWS, MANY_INDUCING = 128, 2_000, 256  # more inducing inputs while rows are few
 JUDGED_ROWS = 200  # fewer rows than this cannot tell powers apart
@@ -329,7 +328,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         start = previous
         if start is None and number % 2 and self._grows(x.shape[1]) and self.num_layers > 1:
             start = self._start(x, t, likelihood, seed, quiet=True)
-            plan = plan._replace(judge=False, num_steps=round(QUIET_SHARE * plan.num_steps))
+            plan = plan._replace(judge=False)
         start = start or self._start(x, t, likelihood, seed)
         return self._train(seed, plan, start, x, t, w)[1]
 

@@ -2,6 +2,7 @@
 
 import logging
 import pickle
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +15,8 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures
 
-from nashgp import DeepGPRegressor, kernels, predict, train
-from nashgp.errors import InputError, NumericalError
+from nashgp import DeepGPRegressor, kernels, load, predict, train
+from nashgp.errors import InputError, NumericalError, UntrustedRatioWarning
 from nashgp.likelihoods import Bernoulli, Gaussian
 
 # One stage and one compiled program; `test_growth` and scikit-learn's checks take the default.
@@ -422,6 +423,8 @@ TEXT = pd.DataFrame({"a": X[:, 0], "city": ["Oslo"] * 20})
         ({"engine": "hmc"}, X, Y, "engine must be one of dsvi.*; got 'hmc'"),
         ({"engine_options": {"speed": 9}}, X, Y, "'gradient' has no option 'speed'; it has"),
         ({"engine_options": 3}, X, Y, "engine_options must be a dict; got 3"),
+        ({"engine": "ipvi"}, X, Y, 'engine "ipvi" plays game="paper" in this version'),
+        ({"num_restarts": 0}, X, Y, "num_restarts must be a whole number of at least 1"),
         ({"game": "chess"}, X, Y, "game must be one of anchored, paper; got 'chess'"),
         ({"kernel": "rfb"}, X, Y, "kernel must be one of rbf, .*; got 'rfb'"),
         ({"kernel": 3}, X, Y, "kernel must be one of rbf, .*; got 3"),
@@ -467,6 +470,30 @@ def test_one_sentence_for_each_mistake_later(call, sentence, fitted):
     with pytest.raises(InputError, match=sentence) as caught:
         call(fitted)
     assert "\n" not in str(caught.value)
+
+
+def test_the_game_of_the_paper_is_an_engine(tmp_path):
+    """Fit, warn of a ratio that says little, predict, save, load."""
+    model = DeepGPRegressor(
+        engine="ipvi",
+        game="paper",
+        num_inducing=12,
+        num_steps=60,
+        num_mixture=10,
+        random_state=0,
+        engine_options={"discriminator_rate": 0.2, "num_player1_steps": 5},
+    )
+    with pytest.warns(UntrustedRatioWarning, match="engine='dsvi'") as caught:
+        model.fit(X, Y)
+    assert len(caught) == 1 and model.last_layer_ == "gradient" and model.power_ == 0.0
+    assert {"accuracy", "log_ratio", "player1", "player2"} < set(model.history_.info)
+    assert np.all(np.isfinite(model.predict(X)))
+    model.save(tmp_path / "game.nashgp")
+    np.testing.assert_array_equal(load(tmp_path / "game.nashgp").predict(X), model.predict(X))
+    quiet = clone(model).set_params(num_layers=1, num_inducing=1, num_steps=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UntrustedRatioWarning)
+        quiet.set_params(engine_options={"discriminator_rate": 1e-6}).fit(X, Y)
 
 
 def test_renamed_columns_are_noticed():

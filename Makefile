@@ -26,10 +26,10 @@ demo: $(VENV)  ## Fit and compare on bundled data; writes demo/report.html
 	$(BIN)/nashgp run demo --out demo
 
 test: $(VENV)  ## Run the tests, from nothing
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-slow: $(VENV)  ## Run the long tests alone
-	$(BIN)/python -m pytest -n 2 -m slow
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 lint: $(VENV)  ## Check format, lint, types, imports and documentation
 	$(BIN)/ruff format --check .

@@ -62,7 +62,8 @@ class Size:
     num_splits: int = 3
     max_rows: int = 1_000
     step_rows: tuple[int, int] = (100, 500)  # training, test
-    num_steps: int = 3_000
+    num_steps: int | None = None  # the estimator's own choice
+    game_steps: int = 1_000
     num_inducing: int = 32
     num_mixture: int = 100
     num_trees: int = 100
@@ -75,6 +76,7 @@ QUICK = Size(
     max_rows=40,
     step_rows=(20, 30),
     num_steps=40,
+    game_steps=40,
     num_inducing=8,
     num_mixture=10,
     num_trees=3,
@@ -149,9 +151,10 @@ class NashGP:
     def __init__(self, engine: str, num_layers: int, size: Size, seed: int):
         self.estimator = DeepGPRegressor(
             engine=engine,
+            game="paper",
             num_layers=num_layers,
             num_inducing=size.num_inducing,
-            num_steps=size.num_steps,
+            num_steps=size.game_steps if engine == "ipvi" else size.num_steps,
             num_mixture=size.num_mixture,
             random_state=seed,
         )
@@ -238,13 +241,14 @@ class Boosting:
 
 
 def methods() -> dict[str, Callable[[Size, int], Method]]:
-    """Every method by its label: depth two and one of each engine, then the references."""
+    """Every method by its label: each engine, the first at depth two and one, the references."""
     table: dict[str, Callable[[Size, int], Method]] = {}
     for engine in recipes.ENGINES:
         for label, depth in (("deep GP", 2), ("one layer", 1)):
-            table[f"{label}, {engine}"] = lambda size, seed, engine=engine, depth=depth: NashGP(
-                engine, depth, size, seed
-            )
+            if depth == 2 or engine == "dsvi":
+                table[f"{label}, {engine}"] = lambda size, seed, engine=engine, depth=depth: NashGP(
+                    engine, depth, size, seed
+                )
     return table | {"exact GP": ExactGP, "boosting": Boosting}
 
 

@@ -41,13 +41,14 @@ class Cell(cells.Cell):
         import jax.numpy as jnp
         import jax.random as jr
 
-        from nashgp import kernels, means, train
+        from nashgp import means, train
         from nashgp.batch import make_data
         from nashgp.engines import PaperGame
         from nashgp.layers import SparseGPLayer
         from nashgp.likelihoods import Gaussian
         from nashgp.model import DeepGP
         from nashgp.posteriors import Fitted, gaussian_posterior
+        from nashgp.recipes import KERNELS
         from nashgp.transforms import cast
 
         random = np.random.default_rng(self.split)
@@ -55,7 +56,7 @@ class Cell(cells.Cell):
         y = np.sin(4.0 * x) + NOISE**0.5 * random.normal(size=x.shape)
         z = np.linspace(-1.0, 1.0, 2 * self.num_inducing + 1)[1::2, None]
         layer = SparseGPLayer(
-            kernels.RBF([LENGTHSCALE]), means.Zero(1), jnp.asarray(z, "float32"), 1
+            KERNELS["rbf"]([LENGTHSCALE]), means.Zero(1), jnp.asarray(z, "float32"), 1
         )
         model = cast(DeepGP((layer,), Gaussian([NOISE])), "float32")
         began = time.perf_counter()

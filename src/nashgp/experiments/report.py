@@ -327,10 +327,10 @@ def _training(results: Results) -> Named:
             "training",
             Picture(
                 "Training, first split",
-                "What the engine maximises, per training row; for dsvi a lower bound on the log "
-                "evidence of standardised targets. Faint: every step; strong: running medians. A "
-                "curve that still climbs at the end would gain from more steps. The first tenth "
-                "may lie below the picture.",
+                "What the engine maximises, per training row of standardised targets: for dsvi the "
+                "objective at the power it has chosen, a lower bound on the log evidence at power "
+                "0; for ipvi an estimate that its discriminator vouches for. Faint: every step; "
+                "strong: running medians. The first tenth may lie below the picture.",
                 *_both(plots.training, sets, palette),
             ),
         )

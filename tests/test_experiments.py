@@ -25,6 +25,7 @@ from nashgp.experiments import (
     game_uci,
     one_layer,
     power_uci,
+    synthetic,
 )
 from nashgp.experiments.cells import work
 from nashgp.experiments.dsvi_uci import STUDY, Cell
@@ -84,7 +85,9 @@ def test_a_failed_cell_is_kept_and_counted(monkeypatch, tmp_path):
     assert "boston    0      1" in STUDY.table([cell], tmp_path)
 
 
-@pytest.mark.parametrize("study", [dsvi_uci, power_uci, auto_uci, convergence, game_uci, one_layer])
+@pytest.mark.parametrize(
+    "study", [dsvi_uci, power_uci, auto_uci, convergence, game_uci, one_layer, synthetic]
+)
 def test_finished_cells_are_still_recognised(study):
     """Names of files come from the settings; results in the repository must keep theirs."""
     folder = RESULTS / study.STUDY.name
@@ -175,6 +178,32 @@ def test_the_diamond_is_what_prior_and_likelihood_say(x64):
         [np.asarray(fitted.model.prior.sample(jr.key(k), layers)[0]).ravel() for k in range(300)]
     )
     np.testing.assert_allclose(np.std(drawn) * diamond.PRIOR_VARIANCE**0.5, 5.68, rtol=0.1)
+
+
+def test_draws_of_the_exact_posterior_score_as_such():
+    """The divergence of exact draws is its floor, and a lost mode costs what it must."""
+    truth, random = diamond.Truth(), np.random.default_rng(0)
+    which = random.choice(5, 100_000, p=truth.weights)
+    draws = (diamond.CENTRES + truth.shift)[which] + 0.5 * random.normal(size=len(which))
+    good = synthetic.score(draws)
+    assert good["modes"] == 5 and good["jsd"] < 2.0 * good["jsd_floor"] < 0.002
+    bad = synthetic.score(draws[which < 4])
+    want = synthetic.jensen_shannon(truth.weights, np.append(truth.weights[:4], 0.0) / 0.8)
+    assert bad["modes"] == 4 and bad["mll"] < good["mll"] - 1.0
+    np.testing.assert_allclose(bad["jsd"], want, atol=0.005)
+    assert 0.0 < bad["jsd_error"] < 0.002
+    assert synthetic.score(np.full(1_000, 99.0))["jsd"] > 0.6  # log 2 where nothing is shared
+
+
+def test_the_synthetic_study_is_drawn(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    parser = argparse.ArgumentParser()
+    synthetic.add_arguments(parser)
+    assert synthetic.main(parser.parse_args(["--quick", "--num-steps", "5"])) == 0
+    folder = tmp_path / "results" / "synthetic_quick"
+    (file,) = folder.glob("*.json")
+    scores = json.loads(file.read_text())["scores"]
+    assert scores["parameters"] == 301 and (folder / "synthetic.png").stat().st_size > 10_000
 
 
 def test_the_game_finds_the_gaussian_of_one_inducing_value(tmp_path):

@@ -6,6 +6,7 @@ EXPERIMENTS = {
     "power-uci": "nashgp.experiments.power_uci",
     "auto-uci": "nashgp.experiments.auto_uci",
     "game-uci": "nashgp.experiments.game_uci",
+    "synthetic": "nashgp.experiments.synthetic",
     "one-layer": "nashgp.experiments.one_layer",
     "convergence": "nashgp.experiments.convergence",
 }

@@ -146,6 +146,9 @@ def pin(cores: "multiprocessing.Queue[int]") -> None:
 
 COLUMNS = {  # heading -> key of a score
     "MLL": "mll",
+    "JSD": "jsd",
+    "modes": "modes",
+    "parameters": "parameters",
     "MLL mm": "mll_moment_matched",
     "train MLL": "train_mll",
     "RMSE": "rmse",

@@ -259,6 +259,76 @@ def convergence(curves: Sequence[Curve], palette: Mapping[str, str]) -> Figure:
     return figure
 
 
+class Game(NamedTuple):
+    """One game on the diamond: its settings, its scores, its density on the grid."""
+
+    rate: float
+    size: int
+    swept: bool  # whether it belongs to the sweep over rates
+    jsd: float
+    mll: float
+    modes: int
+    density: Float[np.ndarray, " G"]
+
+
+@_styled
+def diamond(
+    x: Float[np.ndarray, " X"],
+    f: Float[np.ndarray, " G"],
+    surface: Float[np.ndarray, "G X"],
+    truth: Float[np.ndarray, " G"],
+    games: Sequence[Game],
+    middle: float,
+) -> Figure:
+    """Ground truth, scores against the rate, scores against the size, densities at zero."""
+    figure = Figure(figsize=(1.15 * WIDE, 6.2), layout="constrained")
+    (ground, rates), (sizes, densities) = figure.subplots(2, 2)
+    ground.pcolormesh(x, f, surface, cmap="Blues", shading="auto", rasterized=True)
+    ground.set(title="(a) exact posterior", xlabel="x", ylabel="f", ylim=(-11, 11))
+
+    swept = [game for game in games if game.swept]
+    for name, colour in (("jsd", BLUE), ("mll", COLOURS[1])):
+        axes = rates if name == "jsd" else rates.twinx()
+        at = sorted({game.rate for game in swept})
+        found = [[getattr(g, name) for g in swept if g.rate == rate] for rate in at]
+        axes.plot(at, [np.median(one) for one in found], color=colour, lw=1.8)
+        for rate, values in zip(at, found, strict=True):
+            axes.plot([rate] * len(values), values, ".", color=colour, ms=4, alpha=0.6)
+        label = {"jsd": "JSD in nats", "mll": "mean log density"}[name]
+        axes.set_ylabel(label, color=colour)
+    rates.set(title="(b) about 300 parameters, five seeds", xscale="log")
+    rates.set_xlabel("learning rate of the discriminator")
+
+    others = [game for game in games if game.rate == middle]
+    for modes in sorted({game.modes for game in others}):
+        some = [game for game in others if game.modes == modes]
+        sizes.scatter(
+            [game.jsd for game in some],
+            [game.mll for game in some],
+            c=np.log10([game.size for game in some]),
+            marker=MARKERS[modes],
+            cmap="viridis",
+            vmin=1.0,
+            vmax=4.0,
+            label=f"{modes} modes",
+        )
+    sizes.set(title="(c) generators of several sizes", xlabel="JSD", ylabel="mean log density")
+    sizes.legend(fontsize=8)
+    if sizes.collections:
+        bar = figure.colorbar(sizes.collections[0], ax=sizes, ticks=[1, 2, 3, 4])
+        bar.ax.set_yticklabels(["10", "100", "1,000", "10,000"])
+        bar.set_label("parameters")
+
+    densities.fill_between(f, truth, color="#DDEBF5", lw=0, label="exact")
+    first = {game.rate: game for game in reversed(swept)}
+    for number, rate in enumerate(sorted(first)[::3]):
+        colour = COLOURS[number % len(COLOURS)]
+        densities.plot(f, first[rate].density, color=colour, lw=1.0, label=f"rate {rate:g}")
+    densities.set(title="(d) q(f; x = 0)", xlabel="f", ylabel="density", xlim=(-11, 11))
+    densities.legend(fontsize=8)
+    return figure
+
+
 class Comparison(NamedTuple):
     """One score of one set: mean and standard error per method, None where not defined."""
 

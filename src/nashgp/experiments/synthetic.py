@@ -1,0 +1,185 @@
+"""The paper's synthetic study: a posterior of five modes, and how well the game finds them.
+
+    nashgp run synthetic
+
+Two grids of games on the diamond data: generators of about 300 parameters at ten learning rates of
+the discriminator, and generators from tens to thousands of parameters at one. Each game is scored
+against the exact posterior at x = 0: Jensen-Shannon divergence (in nats, from a histogram), mean
+log density of the exact posterior's draws under q, and the number of modes. The figure has the
+panels of the paper's; those of SGHMC wait for that engine. Stabilisers that are on: falling rates,
+and networks scaled to the prior's spread.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+from scipy.ndimage import gaussian_filter1d
+
+from nashgp.experiments import cells
+
+EDGES = np.linspace(-14.0, 14.0, 561)
+CENTRES_OF_BINS = 0.5 * (EDGES[1:] + EDGES[:-1])
+WIDTH = float(EDGES[1] - EDGES[0])
+NUM_DRAWS = 200_000
+SMOOTHING = 0.1  # bandwidth of the density behind the mean log density
+FOUND = (
+    0.25  # share of a mode's mass, within three of its standard deviations, that counts as found
+)
+RATES = tuple(float(f"{rate:.3g}") for rate in np.geomspace(3e-4, 3e-2, 10))
+SIZES = ("1x8", "1x32", "2x8", "2x15", "2x32", "3x32")  # hidden layers x width
+PAPER_SIZE, MIDDLE_RATE = "2x15", RATES[5]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell(cells.Cell):
+    """The settings of one game; `split` is its seed and `size` the generator's hidden layers."""
+
+    size: str = PAPER_SIZE
+    rate: float = MIDDLE_RATE
+    generator_rate: float = 0.003
+    num_player1_steps: int = 3
+    num_samples: int = 256
+    num_steps: int = 15_000
+
+    def check(self) -> None:
+        """The rows are those of the paper, any seed will do."""
+
+    def run(self) -> cells.Scores:
+        import jax.random as jr
+
+        from nashgp import train
+        from nashgp.engines import PaperGame
+        from nashgp.experiments import diamond
+        from nashgp.posteriors import GeneratedPosterior
+
+        depth, width = map(int, self.size.split("x"))
+        engine = PaperGame(
+            learning_rate=0.0,
+            generator_rate=self.generator_rate,
+            discriminator_rate=self.rate,
+            num_player1_steps=self.num_player1_steps,
+            num_samples=self.num_samples,
+            depth=depth,
+            width=width,
+            discriminator_depth=2,
+            discriminator_width=32,
+            decay_steps=self.num_steps,
+        )
+        fitted, data = diamond.problem()
+        began = time.perf_counter()
+        outcome = train.run(
+            jr.key(self.split), engine, fitted, data, num_steps=self.num_steps, chunk=1_000
+        )
+        seconds = time.perf_counter() - began
+        posterior, info = outcome.fitted.posterior, outcome.history.info
+        assert isinstance(posterior, GeneratedPosterior)
+        white = posterior.sample(jr.key(self.split + 1), outcome.fitted.model, NUM_DRAWS)[0]
+        draws = np.asarray(white, np.float64).ravel() * diamond.PRIOR_VARIANCE**0.5
+        return score(draws) | {
+            "parameters": posterior.generator.networks[0].num_parameters,
+            "accuracy": float(np.mean(info["accuracy"][-1_000:])),
+            "log_ratio": float(np.mean(info["log_ratio"][-1_000:])),
+            "seconds": seconds,
+        }
+
+
+def score(draws: Float[np.ndarray, " S"], seed: int = 0) -> cells.Scores:
+    """Distance of draws of `f(0)` from the exact posterior, with its Monte Carlo error."""
+    from nashgp.experiments.diamond import CENTRES, Truth
+
+    truth = Truth()
+    exact = truth.density(CENTRES_OF_BINS) * WIDTH
+    counts, _ = np.histogram(draws, EDGES)
+    outside = len(draws) - int(np.sum(counts))  # as far off as can be
+    random = np.random.default_rng(seed)
+    share = np.append(counts, outside) / len(draws)
+    again = random.multinomial(len(draws), share, size=30) / len(draws)
+    perfect = random.multinomial(len(draws), exact / np.sum(exact)) / len(draws)
+    density = gaussian_filter1d(counts / len(draws) / WIDTH, SMOOTHING / WIDTH, mode="constant")
+    mass = [np.mean(np.abs(draws - centre) < 1.5) for centre in CENTRES]
+    return {
+        "jsd": jensen_shannon(np.append(exact, 0.0), share),
+        "jsd_error": float(np.std([jensen_shannon(np.append(exact, 0.0), one) for one in again])),
+        "jsd_floor": jensen_shannon(exact, perfect),
+        "mll": float(np.sum(exact * np.log(density + 1e-6))),
+        "modes": int(np.sum(mass > FOUND * truth.weights)),
+        "mass": [round(float(one), 4) for one in mass],
+        "density": [round(float(one), 5) for one in density[::2]],
+    }
+
+
+def jensen_shannon(p: Float[np.ndarray, " B"], q: Float[np.ndarray, " B"]) -> float:
+    """`½ KL(p ‖ m) + ½ KL(q ‖ m)` with `m` half of each, in nats."""
+    m = 0.5 * (p + q)
+
+    def kl(a: np.ndarray) -> float:
+        some = a > 0.0
+        return float(np.sum(a[some] * np.log(a[some] / m[some])))
+
+    return 0.5 * (kl(p) + kl(q))
+
+
+STUDY = cells.Study(
+    "synthetic",
+    Cell,
+    full={
+        "sets": ["diamond"],
+        "splits": [0, 1, 2, 3, 4],
+        "sizes": list(SIZES),
+        "rates": list(RATES),
+    },
+    quick={
+        "sets": ["diamond"],
+        "splits": [0],
+        "sizes": [PAPER_SIZE],
+        "rates": [MIDDLE_RATE],
+        "jobs": 1,
+        "num_steps": 50,
+    },
+    axes=("set", "size", "rate", "split"),
+    label=lambda cell: f"size {cell.size} rate {cell.rate:g}",
+    keep=lambda cell: cell.size == PAPER_SIZE or cell.rate == MIDDLE_RATE,
+)
+add_arguments = STUDY.add_arguments
+
+
+def main(options: argparse.Namespace) -> int:
+    """Play what is missing, print the table and draw the figure."""
+    status = STUDY.main(options)
+    results = STUDY.folder(options)
+    records = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
+    print(os.fspath(draw([record for record in records if "scores" in record], results)))
+    return status
+
+
+def draw(records: Sequence[dict], results: Path) -> Path:
+    """The panels of the paper's figure that belong to the game."""
+    from nashgp.experiments import plots
+    from nashgp.experiments.diamond import CENTRES, Truth
+
+    games = [
+        plots.Game(
+            rate=record["cell"]["rate"],
+            size=record["scores"]["parameters"],
+            swept=record["cell"]["size"] == PAPER_SIZE,
+            **{key: record["scores"][key] for key in ("jsd", "mll", "modes")},
+            density=np.array(record["scores"]["density"]),
+        )
+        for record in records
+    ]
+    truth = Truth()
+    x = np.linspace(-1.0, 1.0, 201)
+    f = CENTRES_OF_BINS[::2]
+    bumps = CENTRES[:, None] * np.exp(-8.0 * x**2) + truth.shift[:, None]
+    apart = (f[:, None, None] - bumps.T[None]) ** 2 / truth.variance
+    surface = np.exp(-0.5 * apart) @ truth.weights
+    path = results / "synthetic.png"
+    plots.diamond(x, f, surface, truth.density(f), games, MIDDLE_RATE).savefig(path, dpi=130)
+    return path

@@ -193,6 +193,7 @@ def test_draws_of_the_exact_posterior_score_as_such():
     np.testing.assert_allclose(bad["jsd"], want, atol=0.005)
     assert 0.0 < bad["jsd_error"] < 0.002
     assert synthetic.score(np.full(1_000, 99.0))["jsd"] > 0.6  # log 2 where nothing is shared
+    assert synthetic.score(random.uniform(-10.0, 10.0, 10_000))["modes"] == 0  # mass, but no peak
 
 
 def test_the_synthetic_study_is_drawn(monkeypatch, tmp_path):

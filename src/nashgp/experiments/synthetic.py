@@ -103,13 +103,18 @@ def score(draws: Float[np.ndarray, " S"], seed: int = 0) -> cells.Scores:
     again = random.multinomial(len(draws), share, size=30) / len(draws)
     perfect = random.multinomial(len(draws), exact / np.sum(exact)) / len(draws)
     density = gaussian_filter1d(counts / len(draws) / WIDTH, SMOOTHING / WIDTH, mode="constant")
-    mass = [np.mean(np.abs(draws - centre) < 1.5) for centre in CENTRES]
+    mass = np.array([np.mean(np.abs(draws - centre) < 1.5) for centre in CENTRES])
+    on, left, right = (
+        np.array([np.mean(np.abs(draws - at) < 0.5) for at in CENTRES + shift])
+        for shift in (0.0, -2.0, 2.0)
+    )
+    found = (mass > FOUND * truth.weights) & (on > PEAK * np.maximum(left, right))
     return {
         "jsd": jensen_shannon(np.append(exact, 0.0), share),
         "jsd_error": float(np.std([jensen_shannon(np.append(exact, 0.0), one) for one in again])),
         "jsd_floor": jensen_shannon(exact, perfect),
         "mll": float(np.sum(exact * np.log(density + 1e-6))),
-        "modes": int(np.sum(mass > FOUND * truth.weights)),
+        "modes": int(np.sum(found)),
         "mass": [round(float(one), 4) for one in mass],
         "density": [round(float(one), 5) for one in density[::2]],
     }

@@ -29,9 +29,8 @@ CENTRES_OF_BINS = 0.5 * (EDGES[1:] + EDGES[:-1])
 WIDTH = float(EDGES[1] - EDGES[0])
 NUM_DRAWS = 200_000
 SMOOTHING = 0.1  # bandwidth of the density behind the mean log density
-FOUND = (
-    0.25  # share of a mode's mass, within three of its standard deviations, that counts as found
-)
+FOUND = 0.25  # share of a mode's mass, within three standard deviations, that counts ...
+PEAK = 2.0  # ... if the density there is so many times that between it and its neighbours
 RATES = tuple(float(f"{rate:.3g}") for rate in np.geomspace(3e-4, 3e-2, 10))
 SIZES = ("1x8", "1x32", "2x8", "2x15", "2x32", "3x32")  # hidden layers x width
 PAPER_SIZE, MIDDLE_RATE = "2x15", RATES[5]

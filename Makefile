@@ -9,6 +9,11 @@ export NASHGP_DATA := $(abspath ../shared/data)
 endif
 endif
 
+# Programs are compiled once for all processes of the tests, and for the next run of them.
+test test-slow: export JAX_COMPILATION_CACHE_DIR := $(abspath .jax_cache)
+test test-slow: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0
+test test-slow: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
+
 .DEFAULT_GOAL := help
 .PHONY: help $(VENV) demo test test-slow lint check format docs bench clean
 
@@ -57,5 +62,5 @@ bench: $(VENV) .venv-bench/.stamp  ## Time a training step beside GPyTorch
 	$(BIN)/python -m bench.run --out results/bench.json
 
 clean:  ## Remove everything made here, the environment too
-	rm -rf .venv .venv-bench site build dist .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-bench .jax_cache site build dist .pytest_cache .ruff_cache .import_linter_cache
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

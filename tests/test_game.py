@@ -121,6 +121,12 @@ def test_quadratic_features_are_all_products():
     assert judge.networks[0].weights[0].shape[0] == 2 + 3 + 2  # u, its products, z
 
 
+def mute(judge):
+    """The same discriminator with logits of zero."""
+    networks = jax.tree.map(jnp.zeros_like, judge.networks)
+    return eqx.tree_at(lambda d: d.networks, judge, networks)
+
+
 # ---- payoffs ------------------------------------------------------------------------------------
 
 
@@ -170,7 +176,7 @@ def test_the_model_climbs_the_likelihood_and_the_generator_pays_the_ratio(whiten
 def test_player_1_without_an_opinion_is_paid_minus_two_log_two():
     engine = PaperGame(num_samples=50)
     state, _ = start(engine)
-    silent = jax.tree.map(jnp.zeros_like, state.discriminator)
+    silent = mute(state.discriminator)
     _, (payoff, accuracy) = engine.player1(jr.key(0), state._replace(discriminator=silent))
     np.testing.assert_allclose(payoff, -2.0 * np.log(2.0))
     assert accuracy == 0.0  # a logit of zero tells nothing apart
@@ -206,7 +212,7 @@ def test_adaptive_contrast_adds_what_it_knows():
         tuple(jnp.full(v.shape[1:], 0.3) for v in values),
         tuple(jnp.full(v.shape[1:], 0.5) for v in values),
     )
-    silent = jax.tree.map(jnp.zeros_like, state.discriminator)
+    silent = mute(state.discriminator)
     got = engine.log_ratio(contrast, silent, model, values)
     flat = np.concatenate([np.asarray(v).reshape(4, -1) for v in values], axis=1)
     want = np.sum(-0.5 * ((flat - 0.3) / 0.5) ** 2 - np.log(0.5) + 0.5 * flat**2, axis=1)

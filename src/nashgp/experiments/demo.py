@@ -63,7 +63,7 @@ class Size:
     max_rows: int = 1_000
     step_rows: tuple[int, int] = (100, 500)  # training, test
     num_steps: int | None = None  # the estimator's own choice
-    game_steps: int = 1_000
+    game_steps: int = 400
     num_inducing: int = 32
     num_mixture: int = 100
     num_trees: int = 100

@@ -234,6 +234,11 @@ def test_adaptive_contrast_needs_whitened_values():
         start(PaperGame(adaptive_contrast=True, whitened=False))
 
 
+def test_instance_noise_needs_an_end():
+    with pytest.raises(InputError, match="set warm_up too"):
+        start(PaperGame(instance_noise=1.0))
+
+
 # ---- Proposition 1 ------------------------------------------------------------------------------
 
 

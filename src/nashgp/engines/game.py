@@ -118,6 +118,8 @@ class PaperGame:
     def init(self, key: Key, fitted: Fitted) -> State:
         if self.adaptive_contrast and not self.whitened:
             raise InputError("adaptive_contrast needs whitened inducing values; set whitened=True.")
+        if self.instance_noise and not self.warm_up:
+            raise InputError("instance_noise falls to zero over warm_up steps; set warm_up too.")
         model, posterior = fitted.model, fitted.posterior
         if not isinstance(posterior, GeneratedPosterior):
             posterior = generated_posterior(
@@ -209,7 +211,8 @@ class PaperGame:
         contrast = self._contrast(moments, held, state.generator)
         weight = self._kl_weight(state.step)
 
-        def payoff(params: PyTree, generator: Generator) -> tuple[Scalar, tuple[Scalar, Logits]]:
+        def payoff(players: tuple[PyTree, Generator]) -> tuple[Scalar, tuple[Scalar, Logits]]:
+            params, generator = players
             model = eqx.combine(params, state.frozen)
             values = self._draws(draw, model, generator)
             fit = log_likelihood(noise, rest, model, values, batch, self.power)
@@ -223,11 +226,8 @@ class PaperGame:
             )
             return fit - weight.astype(fit.dtype) * jnp.mean(ratio), (fit, ratio)
 
-        def of(players: tuple[PyTree, Generator]) -> tuple[Scalar, tuple[Scalar, Logits]]:
-            return payoff(*players)
-
         players = (state.model, state.generator)
-        (value, (fit, ratio)), gradient = eqx.filter_value_and_grad(of, has_aux=True)(players)
+        (value, (fit, ratio)), gradient = eqx.filter_value_and_grad(payoff, has_aux=True)(players)
         rates = self._rates()
         model, model_memory = ascend(rates[0], state.memory[0], state.model, gradient[0])
         generator, memory = ascend(rates[1], state.memory[1], state.generator, gradient[1])
@@ -274,7 +274,7 @@ class PaperGame:
         return self.first_kl_weight + (1.0 - self.first_kl_weight) * done
 
     def _blur(self, key: Key, step: Int[Array, ""], values: Values) -> Values:
-        if not (self.instance_noise and self.warm_up):
+        if not self.instance_noise:
             return values
         scale = self.instance_noise * (1.0 - self._warmed_up(step))
         noise = _normal_like(key, values)
@@ -322,7 +322,9 @@ def _estimate(
     key: Key, engine: PaperGame, fitted: Fitted, data: Data, num_steps: int, num_draws: int
 ) -> tuple[Scalar, Scalar]:
     start, play, draw, moments, rest = jr.split(key, 5)
-    alone = dataclasses.replace(engine, decay_steps=max(1, num_steps), num_player1_steps=1)
+    alone = dataclasses.replace(  # the game is over: no noise, whatever the warm-up was
+        engine, decay_steps=max(1, num_steps), num_player1_steps=1, instance_noise=0.0
+    )
     state = alone.init(start, fitted)
 
     def once(number: Int[Array, ""], state: State) -> State:

@@ -24,8 +24,10 @@ from nashgp.experiments import (
     dsvi_uci,
     game_uci,
     one_layer,
+    player1,
     power_uci,
     synthetic,
+    tying,
 )
 from nashgp.experiments.cells import work
 from nashgp.experiments.dsvi_uci import STUDY, Cell
@@ -86,13 +88,24 @@ def test_a_failed_cell_is_kept_and_counted(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "study", [dsvi_uci, power_uci, auto_uci, convergence, game_uci, one_layer, synthetic]
+    "study",
+    [
+        dsvi_uci,
+        power_uci,
+        auto_uci,
+        convergence,
+        game_uci,
+        one_layer,
+        synthetic,
+        player1,
+        tying,
+    ],
 )
 def test_finished_cells_are_still_recognised(study):
     """Names of files come from the settings; results in the repository must keep theirs."""
     folder = RESULTS / study.STUDY.name
     for file in sorted(folder.glob("*.json")):
-        assert study.Cell(**json.loads(file.read_text())["cell"]).path(folder) == file
+        assert study.STUDY.cell(**json.loads(file.read_text())["cell"]).path(folder) == file
 
 
 def test_quick_writes_apart_and_skips_what_is_done(made_up, monkeypatch, tmp_path, capsys):
@@ -214,6 +227,17 @@ def test_the_game_finds_the_gaussian_of_one_inducing_value(tmp_path):
     scores = json.loads(cell.path(tmp_path).read_text())["scores"]
     assert scores["mean_error_at_start"] > 0.3
     assert scores["mean_error"] < 0.1 and scores["variance_error"] < 0.4
+
+
+def test_tied_players_are_timed_beside_naive_ones(made_up, tmp_path):
+    sizes = {}
+    for kind in ("tied", "naive"):
+        cell = tying.Cell("boston", 0, kind, depth=2, num_inducing=8, num_samples=2, steps=1)
+        work(cell, tmp_path)
+        scores = json.loads(cell.path(tmp_path).read_text())["scores"]
+        assert all(scores[name] > 0.0 for name in ("step_ms", "draw_ms", "predict_ms"))
+        sizes[kind] = scores["parameters"]
+    assert sizes["naive"] > 4 * sizes["tied"]
 
 
 def test_the_drawings_of_the_documentation(tmp_path):

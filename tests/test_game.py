@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nashgp import kernels, means, train
-from nashgp.engines import PaperGame, estimate_elbo
+from nashgp.engines import PaperGame, Starts, estimate_elbo, lane
 from nashgp.engines.game import Contrast, log_likelihood
 from nashgp.errors import InputError
 from nashgp.experiments import diamond
@@ -345,3 +345,38 @@ def test_a_second_run_goes_on_with_both_players():
         jax.tree.leaves(state.discriminator), jax.tree.leaves(again.discriminator), strict=True
     ):
         np.testing.assert_array_equal(old, new)
+
+
+# ---- several starts -----------------------------------------------------------------------------
+
+
+def test_starts_are_games_of_their_own_and_the_best_is_kept():
+    """Each start moves as it would alone, and the result is the one that leads."""
+    engine = PaperGame(num_samples=3)
+    starts = Starts(engine, 3)
+    fitted, data = tiny_fitted(), tiny_data()
+    state = starts.init(jr.key(0), fitted)
+    for number in range(4):
+        key = jr.key(number)
+        alone, seen = [], []
+        for place, one in enumerate(jr.split(key, 3)):
+            after, info = engine.step(one, lane(state.states, place), data.all())
+            alone.append(after)
+            seen.append(float(info.objective))
+        state, info = starts.step(key, state, data.all())
+        leader = int(jnp.argmax(state.score))
+        assert float(info.objective) == pytest.approx(seen[leader], rel=1e-9)
+    for place in range(3):
+        for got, want in zip(
+            jax.tree.leaves(lane(state.states, place)), jax.tree.leaves(alone[place]), strict=True
+        ):
+            np.testing.assert_allclose(got, want, rtol=1e-7, atol=1e-12)
+    kept = starts.result(jr.key(9), state, data, 0).posterior
+    want = alone[int(np.argmax(state.score))].generator
+    np.testing.assert_allclose(kept.generator.networks[0].weights[0], want.networks[0].weights[0])
+
+
+def test_starts_differ():
+    state = Starts(PaperGame(num_samples=2), 2).init(jr.key(0), tiny_fitted())
+    weights = state.states.generator.networks[0].weights[0]
+    assert not np.allclose(weights[0], weights[1])

@@ -61,8 +61,8 @@ def _factorise(
         _, tries = carry
         return attempt(tries), tries + 1
 
-    first = jnp.zeros((), dtype=jnp.int32)
-    chol, tries = jax.lax.while_loop(failed, again, (attempt(first), first + 1))
+    start = jnp.full_like(a, jnp.nan), jnp.zeros((), dtype=jnp.int32)
+    chol, tries = jax.lax.while_loop(failed, again, start)
     return chol, invert_lower(chol), tries
 
 

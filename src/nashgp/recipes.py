@@ -14,7 +14,7 @@ from jaxtyping import Float
 from sklearn.cluster import KMeans
 
 from nashgp import kernels, means
-from nashgp.engines import DSVI, Collapsed, Engine, NaturalGradient, PaperGame
+from nashgp.engines import DSVI, Collapsed, Engine, NaturalGradient, PaperGame, Starts
 from nashgp.engines.collapsed import below_last
 from nashgp.errors import InputError
 from nashgp.layers import SparseGPLayer
@@ -55,14 +55,16 @@ class Config:
     """The shape of a deep GP. Widths left at None are chosen from the data.
 
     `kernel` is a name, names joined by "+", a kernel to start every layer from, or a function of a
-    layer's input width; `offset` is where the prior mean of the last layer starts, a constant that
-    is then learned. `hidden_scale` and `hidden_variance` say how hidden layers start.
+    layer's input width; hidden layers may have another. `offset` is where the prior mean of the last
+    layer starts, a constant that is then learned. `hidden_scale` and `hidden_variance` say how
+    hidden layers start.
     """
 
     num_layers: int = 2
     hidden_dim: int | None = None
     num_inducing: int = 128
     kernel: Kernel = "rbf"
+    hidden_kernel: Kernel | None = None
     likelihood: AbstractLikelihood | None = None
     offset: tuple[float, ...] | None = None
     hidden_scale: float = 1e-5
@@ -75,6 +77,7 @@ class Config:
             if value is not None and value < 1:
                 raise InputError(f"{name} must be at least 1, got {value}.")
         check_kernel(self.kernel)
+        check_kernel(self.hidden_kernel or self.kernel)
 
 
 def check_kernel(kernel: object) -> None:
@@ -95,16 +98,25 @@ def choose(name: str, value: object, known: Mapping[str, Any], otherwise: str = 
 
 
 def engine(name: str, last_layer: str = "gradient", **settings: Any) -> Engine:
-    """An engine by its name and its treatment of the last layer; `settings` are its fields."""
+    """An engine by its name and its treatment of the last layer; `settings` are its fields.
+
+    A game starts at random networks, so it also takes `num_starts`.
+    """
     kind = choose("last_layer", last_layer, choose("engine", name, ENGINES))
     known = [field.name for field in dataclasses.fields(kind)]
+    if name == "ipvi":
+        known.append("num_starts")
     for option in settings:
         if option not in known:
             raise InputError(
                 f"engine {name!r} with last_layer {last_layer!r} has no option {option!r}; "
                 f"it has {', '.join(known)}."
             )
-    return kind(**settings)
+    num_starts = settings.pop("num_starts", 1)
+    if num_starts < 1:
+        raise InputError(f"num_starts must be at least 1, got {num_starts}.")
+    made = kind(**settings)
+    return Starts(made, num_starts) if num_starts > 1 else made
 
 
 def inducing_inputs(
@@ -146,7 +158,8 @@ def build(
             last = number == config.num_layers
             mean = _top_mean(config, num_outputs) if last else means.skip(h, num_outputs)
             variance = 1.0 if last else config.hidden_variance
-            kernel = cast(_kernel(config.kernel, h.shape[1], number, variance), dtype)
+            chosen = config.kernel if last else config.hidden_kernel or config.kernel
+            kernel = cast(_kernel(chosen, h.shape[1], number, variance), dtype)
             layers.append(SparseGPLayer(kernel, mean, jnp.asarray(z, dtype), num_outputs))
             h, z = (np.asarray(mean(jnp.asarray(rows, float))) for rows in (h, z))
         model = cast(DeepGP(tuple(layers), likelihood), dtype)

@@ -90,6 +90,7 @@ def _advance(
     comes from the step's own number: step 500 is the same whatever ran before it in this process.
     """
 
+    @eqx.filter_jit  # so that the shapes below and the loop share one trace
     def one(step: Int[Array, ""], state: State) -> tuple[State, StepInfo]:
         draw, move = jr.split(jr.fold_in(key, step))
         return engine.step(move, state, data.sample(draw, batch_size))
@@ -100,7 +101,7 @@ def _advance(
         slot = step - span[0]
         return state, jax.tree.map(lambda all_, new: all_.at[slot].set(new), record, info)
 
-    _, shapes = jax.eval_shape(one, span[0], state)
+    _, shapes = eqx.filter_eval_shape(one, span[0], state)
     record = jax.tree.map(lambda leaf: jnp.zeros((chunk, *leaf.shape), leaf.dtype), shapes)
     return jax.lax.fori_loop(span[0], span[1], body, (state, record))
 
@@ -134,7 +135,8 @@ def run(
     what is done.
     """
     start, steps, final, score = jr.split(key, 4)
-    state = eqx.filter_jit(engine.init)(start, fitted) if state is None else state
+    if state is None:  # compiled anew each time: it holds numbers that equal engines differ in
+        state = eqx.filter_jit(lambda key, fitted: engine.init(key, fitted))(start, fitted)
     log, pace, best = _Log(len(data), num_steps, progress), _Pace(), _Best(state)
     try:
         for begin in range(0, num_steps, chunk):

@@ -7,6 +7,7 @@ from nashgp.engines.game import GameInfo, PaperGame, estimate_elbo
 from nashgp.engines.lanes import Lanes, lane
 from nashgp.engines.natural import NaturalGradient
 from nashgp.engines.objectives import collapsed_objective, data_term, objective
+from nashgp.engines.starts import Starts
 
 __all__ = [
     "DSVI",
@@ -17,6 +18,7 @@ __all__ = [
     "Lanes",
     "NaturalGradient",
     "PaperGame",
+    "Starts",
     "collapsed_objective",
     "data_term",
     "estimate_elbo",

@@ -1,16 +1,24 @@
 """What an inference engine is: three functions and the batch in the signature."""
 
-import functools
+import dataclasses
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import optax
-from jaxtyping import PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from nashgp.batch import Batch, Data
+from nashgp.networks import Network
 from nashgp.posteriors import Fitted
 from nashgp.shapes import Key, Scalar
+
+
+def number(default: Any) -> Any:
+    """A setting that only `init` reads, so that steps compiled for one value serve all others."""
+    return dataclasses.field(default=default, compare=False)
+
 
 State = Any
 """What the next step needs: parameters, optimiser states, momenta. Private to each engine."""
@@ -41,7 +49,8 @@ class Engine(Protocol):
     """Improve a posterior and its model step by step.
 
     An engine is a frozen dataclass of plain settings: equal settings are equal keys of the
-    compilation cache, so a second fit with the same shapes compiles nothing.
+    compilation cache, so a second fit with the same shapes compiles nothing. A `number` that
+    `init` puts into the state is no part of the key: programs are shared by all its values.
     """
 
     def init(self, key: Key, fitted: Fitted) -> State:
@@ -60,14 +69,66 @@ class Engine(Protocol):
         ...
 
 
-@functools.cache
+class Pace(NamedTuple):
+    """How far a run is, the rate it started with, and the share of its fall that a step takes."""
+
+    step: Int[Array, ""]
+    rate: Float[Array, ""]
+    share: Float[Array, ""]
+
+
+def falling(rate: float, decay_steps: int | None) -> optax.GradientTransformation:
+    """Multiply by `-rate`, which falls to zero along a cosine if `decay_steps` are given.
+
+    The numbers are part of the optimiser's state and not of the program: runs of other lengths and
+    rates need not compile again.
+    """
+
+    def init(params: PyTree) -> Pace:
+        del params
+        share = 0.0 if decay_steps is None else 1.0 / decay_steps
+        return Pace(jnp.zeros((), int), jnp.asarray(rate, float), jnp.asarray(share, float))
+
+    def update(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
+        del params
+        pace: Pace = state
+        done = jnp.minimum(pace.step.astype(pace.share.dtype) * pace.share, 1.0)
+        factor = -0.5 * pace.rate * (1.0 + jnp.cos(jnp.pi * done))
+        scaled = jax.tree.map(lambda leaf: factor.astype(leaf.dtype) * leaf, updates)
+        return scaled, pace._replace(step=pace.step + 1)
+
+    return optax.GradientTransformation(init, update)
+
+
 def adam(
-    learning_rate: float, decay_steps: int | None = None, momentum: float = 0.9
+    learning_rate: float,
+    decay_steps: int | None = None,
+    momentum: float = 0.9,
+    network_rate: float | None = None,
 ) -> optax.GradientTransformation:
-    """Adam at a constant rate, or with a rate that falls to zero along a cosine."""
-    if decay_steps is None:
-        return optax.adam(learning_rate, momentum)
-    return optax.adam(optax.cosine_decay_schedule(learning_rate, decay_steps), momentum)
+    """Adam at a constant rate, or with a rate that falls to zero along a cosine.
+
+    Networks may have a rate of their own: what moves a kernel is too much for them.
+    """
+
+    def one(rate: float) -> optax.GradientTransformation:
+        return optax.chain(optax.scale_by_adam(momentum), falling(rate, decay_steps))
+
+    if network_rate is None:
+        return one(learning_rate)
+    return optax.partition({"network": one(network_rate), "rest": one(learning_rate)}, _kinds)
+
+
+def _kinds(params: PyTree) -> PyTree[str]:
+    """Which rate each part of a pytree climbs at."""
+
+    def is_network(node: object) -> bool:
+        return isinstance(node, Network)
+
+    def kind(node: object) -> PyTree[str]:
+        return jax.tree.map(lambda _: "network", node) if is_network(node) else "rest"
+
+    return jax.tree.map(kind, params, is_leaf=is_network)
 
 
 def ascend(

@@ -11,7 +11,7 @@ import optax
 from jaxtyping import PyTree
 
 from nashgp.batch import Batch, Data
-from nashgp.engines.base import Info, adam, ascend
+from nashgp.engines.base import Info, adam, ascend, number
 from nashgp.engines.objectives import collapsed_objective, draw_hidden, respond
 from nashgp.errors import InputError
 from nashgp.layers import Inducing
@@ -52,17 +52,18 @@ class Collapsed:
     Needs every row in each step, since integrating v_L out couples them.
     """
 
-    learning_rate: float = 0.01
+    learning_rate: float = number(0.01)
     num_samples: int = 1
-    power: float = 0.5
-    decay_steps: int | None = None
+    power: float = number(0.5)
+    decay_steps: int | None = number(None)
+    network_rate: float | None = None
 
     def init(self, key: Key, fitted: Fitted) -> State:
         del key  # nothing random about the start
         check_collapsible(fitted.model)
         parts = (fitted.model, below_last(fitted))
         params, frozen = eqx.partition(parts, trainable(parts))
-        opt_state = adam(self.learning_rate, self.decay_steps).init(params)
+        opt_state = self._adam.init(params)
         power = jnp.asarray(self.power, fitted.model.layers[0].z.dtype)
         return State(params, frozen, opt_state, power)
 
@@ -74,9 +75,12 @@ class Collapsed:
             )
 
         value, gradient = eqx.filter_value_and_grad(payoff)(state.params)
-        optimiser = adam(self.learning_rate, self.decay_steps)
-        params, opt_state = ascend(optimiser, state.opt_state, state.params, gradient)
+        params, opt_state = ascend(self._adam, state.opt_state, state.params, gradient)
         return state._replace(params=params, opt_state=opt_state), Info(value)
+
+    @property
+    def _adam(self) -> optax.GradientTransformation:
+        return adam(self.learning_rate, self.decay_steps, network_rate=self.network_rate)
 
     def result(self, key: Key, state: State, data: Data, num: int) -> Fitted:
         """`num` joint draws, each with the Gaussian of the last layer that belongs to it.

@@ -8,7 +8,7 @@ import optax
 from jaxtyping import PyTree
 
 from nashgp.batch import Batch, Data
-from nashgp.engines.base import Info, adam, ascend
+from nashgp.engines.base import Info, adam, ascend, number
 from nashgp.engines.objectives import objective
 from nashgp.errors import InputError
 from nashgp.posteriors import AbstractVariational, Fitted
@@ -33,18 +33,19 @@ class DSVI:
     values instead of integrating them out; `power` above 0 changes the data term.
     """
 
-    learning_rate: float = 0.01
+    learning_rate: float = number(0.01)
     num_samples: int = 1
     power: float = 0.0
     draw_inducing: bool = False
-    decay_steps: int | None = None
+    decay_steps: int | None = number(None)
+    network_rate: float | None = None
 
     def init(self, key: Key, fitted: Fitted) -> State:
         del key  # nothing random about the start
         if not isinstance(fitted.posterior, AbstractVariational):
             raise InputError("gradient steps cannot go on from a collapsed last layer.")
         params, frozen = eqx.partition(fitted, trainable(fitted))
-        return State(params, frozen, adam(self.learning_rate, self.decay_steps).init(params))
+        return State(params, frozen, self._adam.init(params))
 
     def step(self, key: Key, state: State, batch: Batch) -> tuple[State, Info]:
         def payoff(params: PyTree) -> Scalar:
@@ -58,9 +59,12 @@ class DSVI:
             )
 
         value, gradient = eqx.filter_value_and_grad(payoff)(state.params)
-        optimiser = adam(self.learning_rate, self.decay_steps)
-        params, opt_state = ascend(optimiser, state.opt_state, state.params, gradient)
+        params, opt_state = ascend(self._adam, state.opt_state, state.params, gradient)
         return State(params, state.frozen, opt_state), Info(value)
+
+    @property
+    def _adam(self) -> optax.GradientTransformation:
+        return adam(self.learning_rate, self.decay_steps, network_rate=self.network_rate)
 
     def result(self, key: Key, state: State, data: Data, num: int) -> Fitted:
         del key, data, num

@@ -20,7 +20,7 @@ import optax
 from jaxtyping import Array, Float, Int, PyTree
 
 from nashgp.batch import Batch, Data
-from nashgp.engines.base import adam, ascend
+from nashgp.engines.base import adam, ascend, number
 from nashgp.engines.objectives import data_term
 from nashgp.errors import InputError
 from nashgp.layers import Inducing
@@ -93,9 +93,9 @@ class PaperGame:
     - `decay_steps` over which all rates fall to zero along a cosine.
     """
 
-    learning_rate: float = 0.025
-    generator_rate: float = 0.001
-    discriminator_rate: float = 0.05
+    learning_rate: float = number(0.025)
+    generator_rate: float = number(0.001)
+    discriminator_rate: float = number(0.05)
     num_player1_steps: int = 1
     num_samples: int = 10
     power: float = 0.0
@@ -113,7 +113,7 @@ class PaperGame:
     gradient_penalty: float = 0.0
     quadratic: bool = False
     adaptive_contrast: bool = False
-    decay_steps: int | None = None
+    decay_steps: int | None = number(None)
 
     def init(self, key: Key, fitted: Fitted) -> State:
         if self.adaptive_contrast and not self.whitened:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from nashgp.batch import Batch, Data
 from nashgp.engines.base import Engine, StepInfo
@@ -68,6 +68,6 @@ class Lanes:
         return eqx.filter_vmap(one)(*state)
 
 
-def lane(tree: Any, number: int) -> Any:
+def lane(tree: Any, number: int | Int[Array, ""]) -> Any:
     """One entry of a stacked pytree."""
     return jax.tree.map(lambda leaf: leaf[number] if eqx.is_array(leaf) else leaf, tree)

@@ -12,7 +12,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, PyTree
 
 from nashgp.batch import Batch, Data
-from nashgp.engines.base import Info, adam, ascend
+from nashgp.engines.base import Info, adam, ascend, number
 from nashgp.engines.collapsed import below_last
 from nashgp.engines.objectives import data_term
 from nashgp.engines.responses import Evidence, add_prior, evidence, solve
@@ -61,12 +61,13 @@ class NaturalGradient:
     added to the precision, which keeps it positive where the log likelihood is not concave.
     """
 
-    learning_rate: float = 0.01
+    learning_rate: float = number(0.01)
     num_samples: int = 1
     power: float = 0.0
     draw_inducing: bool = False
     rate: float = 0.1
-    decay_steps: int | None = None
+    decay_steps: int | None = number(None)
+    network_rate: float | None = None
 
     def init(self, key: Key, fitted: Fitted) -> State:
         del key  # nothing random about the start
@@ -74,7 +75,7 @@ class NaturalGradient:
             raise InputError("natural gradients need the GP prior.")
         parts = (fitted.model, below_last(fitted))
         params, frozen = eqx.partition(parts, trainable(parts))
-        opt_state = adam(self.learning_rate, self.decay_steps).init(params)
+        opt_state = self._adam.init(params)
         taken = jnp.zeros((), fitted.model.layers[-1].z.dtype)
         return State(params, frozen, opt_state, _start(fitted), taken)
 
@@ -95,8 +96,7 @@ class NaturalGradient:
             return value - q.kl() - kl, last
 
         (value, last), gradient = eqx.filter_value_and_grad(payoff, has_aux=True)(state.params)
-        optimiser = adam(self.learning_rate, self.decay_steps)
-        params, opt_state = ascend(optimiser, state.opt_state, state.params, gradient)
+        params, opt_state = ascend(self._adam, state.opt_state, state.params, gradient)
         return State(params, state.frozen, opt_state, last, state.taken + 1.0), Info(value)
 
     def _move(
@@ -122,6 +122,10 @@ class NaturalGradient:
             precision = old.precision + rate * toward + 0.5 * half @ jnp.swapaxes(half, 1, 2)
         root = jax.vmap(inverse_root)(precision)
         return Last(old.value + rate * solve(root, rows.slope - old.value), precision)
+
+    @property
+    def _adam(self) -> optax.GradientTransformation:
+        return adam(self.learning_rate, self.decay_steps, network_rate=self.network_rate)
 
     def result(self, key: Key, state: State, data: Data, num: int) -> Fitted:
         del key, data, num

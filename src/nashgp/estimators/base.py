@@ -235,7 +235,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         restarts = self.num_restarts
         if restarts == "auto":
             deep = len(start.model.layers) < self.num_layers
-            restarts = 2 if collapsed and deep and num_rows >= JUDGED_ROWS else 1
+            restarts = 2 if collapsed and deep else 1
         return Plan(
             last_layer,
             num_rows,
@@ -291,7 +291,8 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
     ) -> Fitted:
         """The model before training: one layer if deeper ones can grow from it.
 
-        A `quiet` one is deep from the start, with hidden layers that hardly move.
+        A `quiet` one is deep from the start, with hidden layers that hardly move. Its structure is
+        that of a grown one, so the two share compiled programs.
         """
         offset = likelihood.offset(t)
         config = recipes.Config(
@@ -305,7 +306,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         )
         if quiet:
             config = dataclasses.replace(
-                config, num_layers=self.num_layers, hidden_scale=QUIET_SCALE
+                config, num_layers=self.num_layers, hidden_kernel="rbf", hidden_scale=QUIET_SCALE
             )
         return recipes.build(x, t.shape[1], config, seed=seed, dtype=self.dtype)
 

@@ -74,7 +74,7 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
     num_restarts : int or "auto"
         Models that are fitted and averaged in prediction. The first grows from a shallow one, the
         second is deep from the start, and so on in turn. "auto" is 2 for deep models with a
-        collapsed last layer and 200 rows or more, else 1.
+        collapsed last layer, else 1.
     num_mixture : int
         Posterior draws that make up a prediction, shared out among the members.
     allow_missing : bool

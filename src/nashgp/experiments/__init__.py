@@ -7,6 +7,8 @@ EXPERIMENTS = {
     "auto-uci": "nashgp.experiments.auto_uci",
     "game-uci": "nashgp.experiments.game_uci",
     "synthetic": "nashgp.experiments.synthetic",
+    "player1": "nashgp.experiments.player1",
+    "tying": "nashgp.experiments.tying",
     "one-layer": "nashgp.experiments.one_layer",
     "convergence": "nashgp.experiments.convergence",
 }

@@ -166,8 +166,16 @@ COLUMNS = {  # heading -> key of a score
     "corr err": "correlation_error",
     "held out": "held_out_mll",
     "settled s": "seconds_to_settle",
+    "step ms": "step_ms",
+    "draw ms": "draw_ms",
+    "predict ms": "predict_ms",
     "seconds": "seconds",
 }
+
+
+def plural(axis: str) -> str:
+    """The name of the option that takes several values of a setting."""
+    return axis if axis.endswith("s") else f"{axis}s"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,14 +209,12 @@ class Study:
         add("jobs", type=int, help="processes at once")
         for field in dataclasses.fields(self.cell):
             if field.name in self.axes:
-                add(f"{field.name}s", nargs="+", type=field.type, help=f"default {self._of(field)}")
+                values = " ".join(map(str, self.full[plural(field.name)]))
+                add(plural(field.name), nargs="+", type=field.type, help=f"default {values}")
             elif field.type is bool:
                 add(field.name, action="store_true")
             else:
                 add(field.name, type=field.type, help=f"default {field.default}")
-
-    def _of(self, field: dataclasses.Field) -> str:
-        return " ".join(map(str, self.full[f"{field.name}s"]))
 
     def main(self, options: argparse.Namespace) -> int:
         """Run the cells that are not finished and print the table; 1 if any has failed."""
@@ -219,7 +225,7 @@ class Study:
         jobs = settings.pop("jobs")
         if jobs < 1:
             raise InputError(f"--jobs must be at least 1, got {jobs}.")
-        values = [settings.pop(f"{axis}s") for axis in self.axes]
+        values = [settings.pop(plural(axis)) for axis in self.axes]
         grid = [
             self.cell(**dict(zip(self.axes, point, strict=True)), **settings)
             for point in itertools.product(*values)
@@ -244,7 +250,7 @@ class Study:
 
     def _names(self) -> set[str]:
         names = {field.name for field in dataclasses.fields(self.cell)}
-        return {f"{name}s" if name in self.axes else name for name in names} | {"jobs"}
+        return {plural(name) if name in self.axes else name for name in names} | {"jobs"}
 
     def table(self, cells: Sequence[Cell], results: Path) -> str:
         """Mean ± standard error over splits; failures are counted, never dropped silently."""

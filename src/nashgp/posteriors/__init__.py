@@ -1,5 +1,6 @@
 """Posteriors over inducing values: those that training improves, and those made of draws."""
 
+from nashgp.posteriors.anchored import AnchoredPosterior, anchored_posterior
 from nashgp.posteriors.base import (
     AbstractPosterior,
     AbstractVariational,
@@ -20,6 +21,7 @@ from nashgp.posteriors.generated import (
 __all__ = [
     "AbstractPosterior",
     "AbstractVariational",
+    "AnchoredPosterior",
     "CollapsedPosterior",
     "Discriminator",
     "Ensemble",
@@ -27,6 +29,7 @@ __all__ = [
     "GaussianPosterior",
     "GeneratedPosterior",
     "Generator",
+    "anchored_posterior",
     "gaussian_posterior",
     "generated_posterior",
     "members_of",

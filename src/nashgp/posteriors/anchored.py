@@ -1,0 +1,229 @@
+"""The anchored posterior: a Gaussian frame, mixed by a generator whose KL has an upper bound.
+
+    ε ~ N(0, I)                                   one noise for all layers and inducing inputs
+    h_m = a(ε ⊕ z_m) + b(ε ⊕ z_m) η_m             η ~ N(0, I), networks shared over m
+    v = μ + R h
+
+Given ε all is Gaussian; the mixture over ε may have any shape. With a = 0 and b = 1 it is the
+posterior of DSVI. What cannot be computed is the information `I(v; ε)` alone, and a recognition
+network bounds it from below (Sobolev and Vetrov, "Importance weighted hierarchical variational
+inference", 2019).
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Float
+
+from nashgp.model import DeepGP
+from nashgp.networks import Network, network
+from nashgp.posteriors.base import AbstractVariational
+from nashgp.posteriors.gaussian import GaussianPosterior
+from nashgp.priors import GPPrior, Values
+from nashgp.shapes import Key
+from nashgp.transforms import Frozen
+
+NOISE_DIM, WIDTH, NUM_IMPORTANCE = 8, 32, 10
+FIRST_MIX = 0.05  # standard deviation of a(ε, z) at the start: small, and not zero
+
+
+class Mix(NamedTuple):
+    """Shift `a` and log scale `log b` of one layer's frame coordinates, for each noise."""
+
+    shift: Float[Array, "*S M P"]
+    log_scale: Float[Array, "*S M P"]
+
+    def log_density(self, h: Float[Array, "*S M P"]) -> Float[Array, "*S"]:
+        """`log N(h | a, b²)`, summed over inducing inputs and outputs."""
+        apart = (h - self.shift) * jnp.exp(-self.log_scale)
+        terms = -0.5 * (apart**2 + jnp.log(2.0 * jnp.pi)) - self.log_scale
+        return jnp.sum(terms, axis=(-2, -1))
+
+
+class Recogniser(eqx.Module):
+    """Player 1: `r(ε | h) = N(mean(h), scale(h)²)`, pooled over inducing inputs, then over layers.
+
+    `read` ends in zeros at the start, where r is the prior of ε.
+    """
+
+    looks: tuple[Network, ...]
+    read: Network
+
+    def __call__(
+        self, h: Values, places: tuple[Frozen, ...]
+    ) -> tuple[Float[Array, "S E"], Float[Array, "S E"]]:
+        """Mean and log scale of the noise behind each draw of frame coordinates."""
+        pooled = []
+        for look, value, place in zip(self.looks, h, places, strict=True):
+            seen = jax.nn.leaky_relu(look(beside(value, place.value)), 0.2)
+            pooled.append(jnp.sum(seen, axis=1) / value.shape[1] ** 0.5)
+        out = self.read(jnp.concatenate(pooled, axis=1)[:, None])[:, 0]
+        mean, log_scale = jnp.split(out, 2, axis=1)
+        return mean, log_scale
+
+
+class AnchoredPosterior(AbstractVariational):
+    """`q(v) = ∫ N(ε | 0, I) Π_l N(v_l | μ_l + R_l a_l(ε), R_l b_l(ε)² R_lᵀ) dε`.
+
+    The networks know an inducing input by where it was when they were made (`places`), so the KL
+    does not depend on where training moves it.
+    """
+
+    frame: GaussianPosterior
+    mixers: tuple[Network, ...]
+    recogniser: Recogniser
+    places: tuple[Frozen, ...]
+    noise_dim: int = eqx.field(static=True)
+    num_importance: int = eqx.field(static=True, default=NUM_IMPORTANCE)
+
+    def sample_and_kl(self, key: Key, model: DeepGP, num: int) -> tuple[Values, Float[Array, ""]]:
+        """Joint draws, and an unbiased estimate of an upper bound of the KL.
+
+            KL(q ‖ p) = E_ε KL(q(v | ε) ‖ p) - I(v; ε)
+
+        The first term is exact given ε for the GP prior.
+        """
+        noise, rest, others = jr.split(key, 3)
+        eps = jr.normal(noise, (num, self.noise_dim), self._dtype)
+        mixes = self.mix(eps)
+        h = tuple(
+            mix.shift + jnp.exp(mix.log_scale) * jr.normal(k, mix.shift.shape, self._dtype)
+            for k, mix in zip(jr.split(rest, len(mixes)), mixes, strict=True)
+        )
+        values = self._values(h)
+        kl = self._kl_given_noise(model, mixes, h, values)
+        return values, jnp.mean(kl - self.information(others, eps, h, self.num_importance))
+
+    def mix(self, eps: Float[Array, "*S E"]) -> tuple[Mix, ...]:
+        """What a noise does to the frame of every layer."""
+        return tuple(
+            Mix(*jnp.split(net(beside_each(eps, place.value)), 2, axis=-1))
+            for net, place in zip(self.mixers, self.places, strict=True)
+        )
+
+    def information(
+        self, key: Key, eps: Float[Array, "S E"], h: Values, num: int
+    ) -> Float[Array, " S"]:
+        """An estimate of `log q(h | ε) - log q(h)` for each draw, too small on average.
+
+            log q(h) ≤ E log 1/(J+1) Σ_j q(h | ε_j) N(ε_j) / r(ε_j | h),     ε_1..J ~ r,  ε_0 = ε
+
+        for any r and J; the better Player 1 or the larger J, the tighter.
+        """
+        given, joint = self._log_weights(key, eps, h, num)
+        return jnp.sum(given[:, :, 0], axis=0) - log_mean_exp(jnp.sum(given, axis=0) + joint)
+
+    def _log_weights(
+        self, key: Key, eps: Float[Array, "S E"], h: Values, num: int
+    ) -> tuple[Float[Array, "L S J"], Float[Array, "S J"]]:
+        """`log q(h_l | ε_j)` of every layer, and `log N(ε_j) - log r(ε_j | h)`; j = 0 is `eps`."""
+        mean, log_scale = self.recogniser(h, self.places)
+        drawn = jr.normal(key, (len(eps), num, self.noise_dim), eps.dtype)
+        drawn = mean[:, None] + jnp.exp(log_scale)[:, None] * drawn
+        every = jnp.concatenate([eps[:, None], drawn], axis=1)
+        given = jnp.stack(
+            [
+                mix.log_density(jnp.broadcast_to(value[:, None], mix.shift.shape))
+                for mix, value in zip(self.mix(every), h, strict=True)
+            ]
+        )
+        apart = (every - mean[:, None]) * jnp.exp(-log_scale)[:, None]
+        log_r = -0.5 * jnp.sum(apart**2, axis=2) - jnp.sum(log_scale, axis=1)[:, None]
+        return given, -0.5 * jnp.sum(every**2, axis=2) - log_r
+
+    def _values(self, h: Values) -> Values:
+        """`v = μ + R h`."""
+        frame = self.frame.gaussians()
+        return tuple(
+            part.value[None] + jnp.einsum("pmk,skp->smp", part.root, value)
+            for part, value in zip(frame, h, strict=True)
+        )
+
+    def _kl_given_noise(
+        self, model: DeepGP, mixes: tuple[Mix, ...], h: Values, values: Values
+    ) -> Float[Array, " S"]:
+        """`KL(q(v | ε) ‖ p)` of each draw; from the draw itself if the prior is not the GP's."""
+        log_det = sum(
+            jnp.sum(jnp.log(jnp.abs(jnp.diagonal(root, axis1=1, axis2=2))))
+            for root in self.frame.roots
+        )
+        if type(model.prior) is not GPPrior:
+            log_q = sum(mix.log_density(value) for mix, value in zip(mixes, h, strict=True))
+            log_p = jax.vmap(lambda v: model.prior.log_density(model.layers, v))(values)
+            return log_q - log_det - log_p
+        total = jnp.zeros(len(h[0]), self._dtype) - log_det
+        centres = self._values(tuple(mix.shift for mix in mixes))
+        for mix, centre, part in zip(mixes, centres, self.frame.gaussians(), strict=True):
+            assert part.root is not None
+            squares = jnp.sum(part.root**2, axis=1).T  # Σ_m R_pmk², one for each column k of R
+            variance = squares[None] * jnp.exp(2.0 * mix.log_scale)
+            terms = 0.5 * (centre**2 + variance - 1.0) - mix.log_scale
+            total = total + jnp.sum(terms, axis=(1, 2))
+        return total
+
+    @property
+    def _dtype(self):
+        return self.frame.means[0].dtype
+
+
+def anchored_posterior(
+    key: Key,
+    frame: GaussianPosterior,
+    model: DeepGP,
+    *,
+    noise_dim: int = NOISE_DIM,
+    width: int = WIDTH,
+    depth: int = 1,
+    num_importance: int = NUM_IMPORTANCE,
+    first_mix: float = FIRST_MIX,
+) -> AnchoredPosterior:
+    """Both players where the game begins: all but the Gaussian `frame`, and `r(ε | h) = N(0, I)`.
+
+    The frame may cover the first layers alone. `a` starts small and not zero: at zero nothing is to
+    be recognised, and r the prior is the best response.
+    """
+    mixers, looks, places = [], [], []
+    for number, (mean, layer) in enumerate(zip(frame.means, model.layers, strict=False)):
+        make, look = jr.split(jr.fold_in(key, number))
+        d, p, dtype = layer.z.shape[1], mean.shape[1], mean.dtype
+        net = network(make, [noise_dim + d, *[width] * depth, 2 * p], dtype=dtype)
+        ends = jnp.concatenate([jnp.full(p, first_mix, dtype), jnp.zeros(p, dtype)])
+        mixers.append(_scaled(net, ends))
+        looks.append(network(look, [p + d, width, width], dtype=dtype))
+        places.append(Frozen(layer.z))
+    read = network(
+        jr.fold_in(key, len(mixers)),
+        [len(mixers) * width, width, 2 * noise_dim],
+        dtype=frame.means[0].dtype,
+    )
+    read = _scaled(read, jnp.zeros(2 * noise_dim, frame.means[0].dtype))
+    recogniser = Recogniser(tuple(looks), read)
+    return AnchoredPosterior(
+        frame, tuple(mixers), recogniser, tuple(places), noise_dim, num_importance
+    )
+
+
+def _scaled(net: Network, ends: Float[Array, " O"]) -> Network:
+    """A network whose outputs are multiplied by numbers."""
+    last = net.weights[-1] * ends[None], net.biases[-1] * ends
+    return eqx.tree_at(lambda n: (n.weights[-1], n.biases[-1]), net, last)
+
+
+def beside(value: Float[Array, "*S M P"], place: Float[Array, "M D"]) -> Float[Array, "*S M J"]:
+    """`value ⊕ place` for every inducing input."""
+    wide = jnp.broadcast_to(place, (*value.shape[:-1], place.shape[1]))
+    return jnp.concatenate([value, wide], axis=-1)
+
+
+def beside_each(eps: Float[Array, "*S E"], place: Float[Array, "M D"]) -> Float[Array, "*S M J"]:
+    """`ε ⊕ z_m`, the same noise beside every inducing input."""
+    shape = (*eps.shape[:-1], len(place), eps.shape[-1])
+    return beside(jnp.broadcast_to(eps[..., None, :], shape), place)
+
+
+def log_mean_exp(x: Float[Array, "*S J"]) -> Float[Array, "*S"]:
+    """`log 1/J Σ_j exp x_j` over the last axis."""
+    return jax.nn.logsumexp(x, axis=-1) - jnp.log(x.shape[-1]).astype(x.dtype)

@@ -1,0 +1,292 @@
+"""The anchored posterior: its KL is a bound whatever Player 1 does, and tight when it does well."""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+from nashgp import kernels, means
+from nashgp.layers import SparseGPLayer
+from nashgp.likelihoods import Gaussian
+from nashgp.model import DeepGP
+from nashgp.posteriors import AnchoredPosterior, GaussianPosterior, anchored_posterior
+from nashgp.posteriors.anchored import log_mean_exp
+from nashgp.priors import GPPrior
+from tests.cases import tiny_fitted
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+NUM_DRAWS = 4_000
+
+
+def flat_model(num_inducing: int, num_outputs: int = 1) -> DeepGP:
+    """One layer; only its prior matters here."""
+    z = jnp.linspace(-1.0, 1.0, num_inducing)[:, None]
+    layer = SparseGPLayer(kernels.RBF(0.5), means.Zero(num_outputs), z, num_outputs)
+    return DeepGP((layer,), Gaussian(np.full(num_outputs, 0.1)))
+
+
+def random_posterior(
+    seed: int,
+    model: DeepGP,
+    *,
+    noise_dim: int = 1,
+    depth: int = 1,
+    player1: float = 0.0,
+    **settings,
+) -> AnchoredPosterior:
+    """Everything away from its start; `player1` is how far the recogniser is from the prior."""
+    random = np.random.default_rng(seed)
+    roots, centres = [], []
+    for layer in model.layers:
+        m, p = layer.num_inducing, layer.num_outputs
+        centres.append(jnp.asarray(random.normal(size=(m, p))))
+        root = np.tril(0.3 * random.normal(size=(p, m, m))) + 0.8 * np.eye(m)
+        roots.append(jnp.asarray(root))
+    made = anchored_posterior(
+        jr.key(seed),
+        GaussianPosterior(tuple(centres), tuple(roots)),
+        model,
+        noise_dim=noise_dim,
+        depth=depth,
+        width=8,
+        first_mix=1.0,
+        **settings,
+    )
+
+    def moved(path, leaf):
+        name = jax.tree_util.keystr(path)
+        size = player1 if "read" in name else 0.2 if "mixers" in name else 0.0
+        return leaf + size * random.normal(size=leaf.shape)
+
+    return jax.tree_util.tree_map_with_path(moved, made)
+
+
+def noise_and_values(posterior, key, num=NUM_DRAWS):
+    """Draws of ε, of the frame coordinates h and of v, by hand."""
+    first, second = jr.split(key)
+    eps = jr.normal(first, (num, posterior.noise_dim))
+    mixes = posterior.mix(eps)
+    h = tuple(
+        mix.shift + jnp.exp(mix.log_scale) * jr.normal(jr.fold_in(second, n), mix.shift.shape)
+        for n, mix in enumerate(mixes)
+    )
+    return eps, mixes, h
+
+
+def log_q_on_grid(posterior, h):
+    """`log q(h)` by quadrature over a one-dimensional noise."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(180)
+    mixes = posterior.mix(jnp.asarray(nodes)[:, None])
+
+    def one(values):
+        given = sum(
+            mix.log_density(jnp.broadcast_to(value, mix.shift.shape))
+            for mix, value in zip(mixes, values, strict=True)
+        )
+        return jax.nn.logsumexp(given + jnp.log(weights / np.sum(weights)))
+
+    return jax.lax.map(one, h, batch_size=500)
+
+
+def gap(posterior, model, num_importance, seed=0):
+    """Mean and error of `estimated KL - true KL`, each draw compared with its own density."""
+    apart = np.asarray(_apart(posterior, model, num_importance, jr.key(seed)))
+    return float(np.mean(apart)), float(np.std(apart) / len(apart) ** 0.5)
+
+
+@eqx.filter_jit
+def _apart(posterior, model, num_importance, key):
+    draw, others = jr.split(key)
+    eps, mixes, h = noise_and_values(posterior, draw)
+    values = posterior._values(h)
+    kl = posterior._kl_given_noise(model, mixes, h, values)
+    estimate = kl - posterior.information(others, eps, h, num_importance)
+    log_det = sum(
+        jnp.sum(jnp.log(jnp.abs(jnp.diagonal(root, axis1=1, axis2=2))))
+        for root in posterior.frame.roots
+    )
+    log_p = jax.vmap(lambda v: model.prior.log_density(model.layers, v))(values)
+    return estimate - (log_q_on_grid(posterior, h) - log_det - log_p)
+
+
+# ---- the bound ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_importance", [0, 1, 10])
+@pytest.mark.parametrize("seed", range(6))
+def test_the_estimated_kl_is_never_below_the_true_one(seed, num_importance):
+    """One to three inducing values, a noise in one dimension, Player 1 at its start or astray."""
+    model = flat_model(1 + seed % 3)
+    posterior = random_posterior(seed, model, player1=[0.0, 0.5][seed % 2])
+    mean, error = gap(posterior, model, num_importance)
+    assert mean > -4.0 * error
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_many_importance_draws_close_the_gap(seed):
+    """So no term is merely there to be on the safe side."""
+    model = flat_model(2)
+    posterior = random_posterior(seed, model)
+    gaps = [gap(posterior, model, num) for num in (0, 10, 300)]
+    assert gaps[0][0] > gaps[1][0] > gaps[2][0] - 4.0 * gaps[2][1]
+    assert abs(gaps[2][0]) < 4.0 * gaps[2][1] + 0.02
+
+
+class Disguised(GPPrior):
+    """The GP prior under another name, so that nobody takes its closed form."""
+
+
+class FlippedInformation(AnchoredPosterior):
+    def information(self, key, eps, h, num):
+        return -AnchoredPosterior.information(self, key, eps, h, num)
+
+
+class FlippedRecognition(AnchoredPosterior):
+    """`log N(ε) + log r(ε | h)` in place of their difference."""
+
+    def _log_weights(self, key, eps, h, num):
+        given, joint = AnchoredPosterior._log_weights(self, key, eps, h, num)
+        return given, -joint
+
+
+class FlippedDensity(AnchoredPosterior):
+    def _log_weights(self, key, eps, h, num):
+        given, joint = AnchoredPosterior._log_weights(self, key, eps, h, num)
+        return -given, joint
+
+
+class FlippedDeterminant(AnchoredPosterior):
+    def _kl_given_noise(self, model, mixes, h, values):
+        wrong = eqx.tree_at(
+            lambda s: s.frame.roots, self, tuple(jnp.linalg.inv(r) for r in self.frame.roots)
+        )
+        right = AnchoredPosterior._kl_given_noise(self, model, mixes, h, values)
+        logs = sum(
+            jnp.sum(jnp.log(jnp.abs(jnp.diagonal(r, axis1=1, axis2=2)))) for r in wrong.frame.roots
+        )
+        return right - 2.0 * logs
+
+
+class FlippedScale(AnchoredPosterior):
+    """`log b` with the other sign in the KL given ε."""
+
+    def _kl_given_noise(self, model, mixes, h, values):
+        right = AnchoredPosterior._kl_given_noise(self, model, mixes, h, values)
+        return right + 2.0 * sum(jnp.sum(mix.log_scale, axis=(1, 2)) for mix in mixes)
+
+
+class NoSource(AnchoredPosterior):
+    """The importance average without the noise that made the draw: a bound from the wrong side."""
+
+    def information(self, key, eps, h, num):
+        given, joint = self._log_weights(key, eps, h, num)
+        rest = jnp.sum(given, axis=0)[:, 1:] + joint[:, 1:]
+        return jnp.sum(given[:, :, 0], axis=0) - log_mean_exp(rest)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        FlippedInformation,
+        FlippedRecognition,
+        FlippedDensity,
+        FlippedDeterminant,
+        FlippedScale,
+        NoSource,
+    ],
+)
+def test_a_flipped_sign_is_found_out(kind):
+    """With any term the wrong way round, the estimate falls below the truth or stays above it."""
+    model = flat_model(2)
+    found = False
+    for seed in range(2):
+        right = random_posterior(seed, model, player1=0.3)
+        fields = {f.name: getattr(right, f.name) for f in dataclasses.fields(right)}
+        for num in (1, 300):
+            mean, error = gap(kind(**fields), model, num)
+            low = mean < -4.0 * error
+            high = num == 300 and mean > 4.0 * error + 0.05
+            found |= low or high
+    assert found
+
+
+def test_a_linear_generator_is_gaussian_with_a_kl_in_closed_form():
+    """`h = W ε + c + b η`, so `v` is Gaussian; two layers, three noises, Player 1 astray."""
+    fitted = tiny_fitted()
+    model = fitted.model
+    posterior = random_posterior(1, model, noise_dim=3, depth=0, player1=0.0)
+
+    def without_noise(net):  # b may depend on z, not on ε
+        p = net.weights[0].shape[1] // 2
+        return eqx.tree_at(lambda n: n.weights[0], net, net.weights[0].at[:3, p:].set(0.0))
+
+    posterior = eqx.tree_at(
+        lambda q: q.mixers, posterior, tuple(map(without_noise, posterior.mixers))
+    )
+    centre = posterior.mix(jnp.zeros((1, 3)))
+    unit = [posterior.mix(jnp.eye(3)[n][None]) for n in range(3)]
+    blocks, mean, noise = [], [], []
+    frame = posterior.frame.gaussians()
+    for number, part in enumerate(frame):
+        m, p = part.value.shape
+        big = jax.scipy.linalg.block_diag(*part.root)  # outputs one after the other
+
+        def flat(array):
+            return np.asarray(array).T.reshape(-1)
+
+        shift = np.stack(
+            [flat(unit[n][number].shift[0] - centre[number].shift[0]) for n in range(3)], axis=1
+        )
+        scale = np.exp(flat(centre[number].log_scale[0]))
+        mean.append(flat(part.value) + np.asarray(big) @ flat(centre[number].shift[0]))
+        blocks.append(np.asarray(big) @ shift)
+        noise.append(np.asarray(big) @ np.diag(scale**2) @ np.asarray(big).T)
+        assert m * p == len(scale)
+    mean, w = np.concatenate(mean), np.concatenate(blocks)
+    covariance = w @ w.T + np.asarray(jax.scipy.linalg.block_diag(*noise))
+    true = 0.5 * (np.trace(covariance) + mean @ mean - len(mean))
+    true -= 0.5 * np.linalg.slogdet(covariance)[1]
+    for num in (0, 1, 10):
+        one = dataclasses.replace(posterior, num_importance=num)
+        bound = eqx.filter_jit(lambda key, q=one: q.sample_and_kl(key, model, 500)[1])
+        each = [float(bound(jr.key(k))) for k in range(20)]
+        assert np.mean(each) > true - 4.0 * np.std(each) / len(each) ** 0.5
+    draws = posterior.sample(jr.key(0), model, 100_000)
+    got = np.concatenate([np.moveaxis(np.asarray(v), 2, 1).reshape(len(v), -1) for v in draws], 1)
+    np.testing.assert_allclose(np.mean(got, axis=0), mean, atol=0.03)
+    np.testing.assert_allclose(np.cov(got.T), covariance, atol=0.15)
+
+
+def test_it_starts_as_the_gaussian():
+    """No mixing at all: the frame's own KL, whatever the draws."""
+    fitted = tiny_fitted()
+    start = anchored_posterior(jr.key(0), fitted.posterior, fitted.model, first_mix=0.0)
+    _, kl = start.sample_and_kl(jr.key(1), fitted.model, 3)
+    want = fitted.posterior.sample_and_kl(jr.key(1), fitted.model, 1)[1]
+    np.testing.assert_allclose(kl, want, rtol=1e-9)
+
+
+def test_player_1_starts_at_the_prior_of_the_noise():
+    fitted = tiny_fitted()
+    start = anchored_posterior(jr.key(0), fitted.posterior, fitted.model)
+    _, _, h = noise_and_values(start, jr.key(2), 5)
+    for part in start.recogniser(h, start.places):
+        np.testing.assert_array_equal(part, 0.0)
+
+
+def test_another_prior_is_met_by_draws():
+    """Against a prior that is no GP the KL given ε is estimated, with the same mean."""
+    model = flat_model(2)
+    posterior = random_posterior(0, model)
+    other = DeepGP(model.layers, model.likelihood, Disguised())
+    eps, mixes, h = noise_and_values(posterior, jr.key(3), 50_000)
+    del eps
+    values = posterior._values(h)
+    exact = posterior._kl_given_noise(model, mixes, h, values)
+    drawn = posterior._kl_given_noise(other, mixes, h, values)
+    np.testing.assert_allclose(np.mean(drawn), np.mean(exact), atol=0.03)

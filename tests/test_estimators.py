@@ -376,11 +376,13 @@ def test_fits_and_predictions_of_changing_size_share_compiled_code():
     for num in (33, 36, 40):
         models.append(tiny(num_steps=3, num_mixture=7, num_samples=3).fit(x[:num], y[:num]))
     assert train._advance._cached._cache_size() - steps == 1
-    calls = predict._summarise._cached._cache_size()
+    programs = (predict._of_one, predict._apply)
+    calls = [program._cached._cache_size() for program in programs]
     for num in (1, 10, 100, 1_030, 1_500):
         assert models[0].predict(x[:num]).shape == (num,)
     models[1].predict(x[:50])
-    assert predict._summarise._cached._cache_size() - calls <= 2
+    for program, before in zip(programs, calls, strict=True):
+        assert program._cached._cache_size() - before <= 2
     whole = models[0].predict(x)
     parts = np.concatenate([models[0].predict(part) for part in np.array_split(x, 7)])
     np.testing.assert_allclose(parts, whole, rtol=1e-11)

@@ -105,10 +105,22 @@ def test_row_counts_meet_two_shapes_and_waste_little():
 
 def test_changing_row_counts_compile_at_most_twice():
     fitted = tiny_fitted()
-    before = predict._summarise._cached._cache_size()
+    programs = (predict._of_one, predict._apply)
+    before = [program._cached._cache_size() for program in programs]
     for num in (17, 20, 25, 31, 33):
         predict.summarise(predict.moments, jr.key(0), fitted, rows(num, 2), num_samples=11)
-    assert predict._summarise._cached._cache_size() - before <= 2
+    for program, calls in zip(programs, before, strict=True):
+        assert 0 < program._cached._cache_size() - calls <= 2
+
+
+def test_all_summaries_share_the_way_through_the_layers():
+    """Only what is asked of the mixture is compiled anew."""
+    fitted, x = tiny_fitted(), rows(5, 2)
+    predict.summarise(predict.moments, jr.key(0), fitted, x, num_samples=13)
+    before = predict._of_one._cached._cache_size()
+    predict.summarise(predict.log_density, jr.key(0), fitted, x, np.zeros((5, 2)), num_samples=13)
+    predict.summarise(predict.components, jr.key(0), fitted, x, num_samples=13)
+    assert predict._of_one._cached._cache_size() == before
 
 
 def test_memory_does_not_grow_with_the_rows():

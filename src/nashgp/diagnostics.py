@@ -154,7 +154,7 @@ def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     return float(np.mean(values)), float(np.std(values) / len(values) ** 0.5)
 
 
-# ---- simulation-based calibration -----------------------------------------------------------------
+# ---- simulation-based calibration ---------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,6 +32,11 @@ def mixture(
         keys, each = jr.split(key, len(fitted.members)), -(-num_samples // len(fitted.members))
         pairs = zip(keys, fitted.members, strict=True)
         return Blend(tuple(mixture(k, one, x, num_samples=each) for k, one in pairs))
+    return _of_one(key, fitted, x, num_samples)
+
+
+@eqx.filter_jit  # by itself: all summaries share this program, and members of the same structure
+def _of_one(key: Key, fitted: Fitted, x: Float[Array, "N D"], num_samples: int) -> Mixture:
     draw, noise = jr.split(key)
     inducing = fitted.posterior.inducing(draw, fitted.model, num_samples)
     eps = fitted.model.noise(noise, num_samples, 1)
@@ -52,14 +57,10 @@ def slopes(
 
 
 @eqx.filter_jit
-def _summarise(
-    key: Key,
-    fitted: Fitted | Ensemble,
-    rows: tuple[Array, ...],
-    summary: Callable[..., PyTree],
-    num_samples: int,
+def _apply(
+    summary: Callable[..., PyTree], mixture: AbstractMixture, others: tuple[Array, ...]
 ) -> PyTree:
-    return summary(mixture(key, fitted, rows[0], num_samples=num_samples), *rows[1:])
+    return summary(mixture, *others)
 
 
 @scoped
@@ -80,8 +81,8 @@ def summarise(
     widest = max(layer.num_inducing for layer in layers)
     size = chunk_size or rows_at_once(num_samples * widest)
 
-    def one(*rows: Array) -> PyTree[Array]:
-        return _summarise(key, fitted, rows, summary, num_samples)
+    def one(x: Array, *others: Array) -> PyTree[Array]:
+        return _apply(summary, mixture(key, fitted, x, num_samples=num_samples), others)
 
     return over_rows(one, (x, *others), dtype_of(fitted), size)
 

@@ -55,8 +55,8 @@ class Config:
     """The shape of a deep GP. Widths left at None are chosen from the data.
 
     `kernel` is a name, names joined by "+", a kernel to start every layer from, or a function of a
-    layer's input width; hidden layers may have another. `offset` is where the prior mean of the last
-    layer starts, a constant that is then learned. `hidden_scale` and `hidden_variance` say how
+    layer's input width; hidden layers may have another. `offset` is where the prior mean of the
+    last layer starts, a constant that is then learned. `hidden_scale` and `hidden_variance` say how
     hidden layers start.
     """
 

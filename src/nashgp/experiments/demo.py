@@ -59,11 +59,11 @@ class Size:
     """How much to compute."""
 
     sets: tuple[str, ...] = ("step", "diabetes", "wine")
-    num_splits: int = 3
+    num_splits: int = 2
     max_rows: int = 1_000
     step_rows: tuple[int, int] = (100, 500)  # training, test
     num_steps: int | None = None  # the estimator's own choice
-    game_steps: int = 400
+    game_steps: int = 200
     num_inducing: int = 32
     num_mixture: int = 100
     num_trees: int = 100

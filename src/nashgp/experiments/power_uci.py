@@ -11,7 +11,7 @@ import dataclasses
 
 from nashgp.experiments import cells
 
-NUM_STEPS = {"closed": 1_500, "drawn": 1_500, "collapsed": 500}
+NUM_STEPS = {"closed": 1_000, "drawn": 1_000, "collapsed": 500}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Cell(cells.Cell):
     num_samples: int = 1
     learning_rate: float = 0.02
     hidden_scale: float = 1e-2
-    dtype: str = "float64"
+    dtype: str = "float32"
     seed: int = 0
 
     def run(self) -> cells.Scores:

@@ -9,14 +9,20 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from nashgp import kernels, means
+from nashgp import DeepGPRegressor, kernels, load, means, recipes, train
+from nashgp.engines import DSVI, Collapsed, NaturalGradient
 from nashgp.layers import SparseGPLayer
 from nashgp.likelihoods import Gaussian
 from nashgp.model import DeepGP
-from nashgp.posteriors import AnchoredPosterior, GaussianPosterior, anchored_posterior
+from nashgp.posteriors import (
+    AnchoredPosterior,
+    GaussianPosterior,
+    ToppedPosterior,
+    anchored_posterior,
+)
 from nashgp.posteriors.anchored import log_mean_exp
 from nashgp.priors import GPPrior
-from tests.cases import tiny_fitted
+from tests.cases import tiny_data, tiny_fitted
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -290,3 +296,87 @@ def test_another_prior_is_met_by_draws():
     exact = posterior._kl_given_noise(model, mixes, h, values)
     drawn = posterior._kl_given_noise(other, mixes, h, values)
     np.testing.assert_allclose(np.mean(drawn), np.mean(exact), atol=0.03)
+
+
+# ---- the game -----------------------------------------------------------------------------------
+
+GAMES = {
+    "gradient": (DSVI(0.02, 4, 0.5, draw_inducing=True, network_rate=0.005), True),
+    "collapsed": (Collapsed(0.02, 4, 0.5, network_rate=0.005), False),
+    "natural": (NaturalGradient(0.02, 4, 0.5, network_rate=0.005), False),
+}
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_an_anchored_game_climbs_and_predicts(name):
+    """From the Gaussian that has converged, whatever happens to the last layer."""
+    engine, whole = GAMES[name]
+    data, plain = tiny_data(), dataclasses.replace(engine, network_rate=None)
+    before = train.run(jr.key(0), plain, tiny_fitted(), data, num_steps=300, num_kept=0)
+    start = recipes.anchor(before.fitted, whole=whole, noise_dim=2, width=8)
+    assert recipes.is_anchored(start)
+    after = train.run(jr.key(1), engine, start, data, num_steps=300, num_kept=20)
+    assert recipes.is_anchored(after.fitted)
+    first, last = after.history.objective[:50], after.history.objective[-50:]
+    assert np.mean(last) > np.mean(first)
+    values = after.fitted.posterior.sample(jr.key(2), after.fitted.model, 30)
+    assert [v.shape[0] for v in values] == [30, 30] and all(np.all(np.isfinite(v)) for v in values)
+
+
+def test_networks_climb_at_a_rate_of_their_own():
+    """The first step of Adam is as long as the rate, whatever the gradient."""
+    engine = DSVI(0.1, 2, draw_inducing=True, network_rate=0.001)
+    start = recipes.anchor(tiny_fitted(), whole=True, noise_dim=2, width=4, first_mix=0.5)
+    state = engine.init(jr.key(0), start)
+    after, _ = engine.step(jr.key(1), state, tiny_data().all())
+    moved = jax.tree.map(lambda a, b: jnp.max(jnp.abs(a - b)), after.params, state.params)
+    posterior = moved.posterior
+    assert max(map(float, jax.tree.leaves((posterior.mixers, posterior.recogniser)))) < 0.00101
+    np.testing.assert_allclose(posterior.frame.means[0], 0.1, rtol=1e-3)
+
+
+def test_a_gaussian_on_top_of_any_hidden_posterior():
+    """Its KL is the sum of both, and a Gaussian below makes it the Gaussian of all layers."""
+    fitted = tiny_fitted()
+    whole = fitted.posterior
+    hidden = GaussianPosterior(whole.means[:-1], whole.roots[:-1])
+    topped = ToppedPosterior(hidden, whole.means[-1], whole.roots[-1])
+    values, kl = topped.sample_and_kl(jr.key(0), fitted.model, 50_000)
+    want = whole.sample_and_kl(jr.key(0), fitted.model, 1)[1]
+    np.testing.assert_allclose(kl, want, rtol=1e-10)
+    root = jnp.tril(whole.roots[-1])
+    for p in range(values[-1].shape[2]):
+        np.testing.assert_allclose(
+            np.mean(values[-1][:, :, p], axis=0), whole.means[-1][:, p], atol=0.03
+        )
+        np.testing.assert_allclose(np.cov(values[-1][:, :, p].T), root[p] @ root[p].T, atol=0.05)
+    first, last = topped.inducing(jr.key(1), fitted.model, 3)
+    assert first.value.shape[0] == 3 and last.root is not None
+
+
+def test_the_estimator_plays_it_keeps_it_and_goes_on(tmp_path):
+    random = np.random.default_rng(0)
+    x = random.uniform(-2.0, 2.0, size=(40, 1))
+    y = np.sign(x[:, 0]) + 0.1 * random.normal(size=40)
+    model = DeepGPRegressor(
+        engine="ipvi",
+        num_inducing=8,
+        num_steps=60,
+        num_restarts=1,
+        num_mixture=20,
+        random_state=0,
+        engine_options={"noise_dim": 2, "width": 8},
+    ).fit(x, y)
+    assert model.num_steps_ == 84 and recipes.is_anchored(model.fitted_)
+    model.save(tmp_path / "model.nashgp")
+    np.testing.assert_array_equal(load(tmp_path / "model.nashgp").predict(x), model.predict(x))
+    again = model.set_params(warm_start=True, num_steps=10).fit(x, y)
+    assert again.num_steps_ == 10 and recipes.is_anchored(again.fitted_)
+
+
+def test_a_single_collapsed_layer_has_nothing_to_mix():
+    x = np.linspace(-1.0, 1.0, 12)[:, None]
+    settings = {"num_layers": 1, "num_inducing": 5, "num_steps": 6, "random_state": 0}
+    game = DeepGPRegressor(engine="ipvi", **settings).fit(x, x[:, 0])
+    plain = DeepGPRegressor(engine="dsvi", **settings).fit(x, x[:, 0])
+    np.testing.assert_array_equal(game.predict(x), plain.predict(x))

@@ -425,7 +425,7 @@ TEXT = pd.DataFrame({"a": X[:, 0], "city": ["Oslo"] * 20})
         ({"engine": "hmc"}, X, Y, "engine must be one of dsvi.*; got 'hmc'"),
         ({"engine_options": {"speed": 9}}, X, Y, "'gradient' has no option 'speed'; it has"),
         ({"engine_options": 3}, X, Y, "engine_options must be a dict; got 3"),
-        ({"engine": "ipvi"}, X, Y, 'engine "ipvi" plays game="paper" in this version'),
+        ({"engine": "ipvi", "game": "chess"}, X, Y, "game must be one of anchored, paper"),
         ({"num_restarts": 0}, X, Y, "num_restarts must be a whole number of at least 1"),
         ({"game": "chess"}, X, Y, "game must be one of anchored, paper; got 'chess'"),
         ({"kernel": "rfb"}, X, Y, "kernel must be one of rbf, .*; got 'rfb'"),

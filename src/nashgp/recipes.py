@@ -8,6 +8,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Float
@@ -15,12 +16,20 @@ from sklearn.cluster import KMeans
 
 from nashgp import kernels, means
 from nashgp.engines import DSVI, Collapsed, Engine, NaturalGradient, PaperGame, Starts
-from nashgp.engines.collapsed import below_last
+from nashgp.engines.collapsed import above_hidden, below_last
 from nashgp.errors import InputError
 from nashgp.layers import SparseGPLayer
 from nashgp.likelihoods import AbstractLikelihood, Gaussian, Poisson, StudentT
 from nashgp.model import DeepGP
-from nashgp.posteriors import Fitted, GaussianPosterior, gaussian_posterior
+from nashgp.posteriors import (
+    AnchoredPosterior,
+    CollapsedPosterior,
+    Fitted,
+    GaussianPosterior,
+    ToppedPosterior,
+    anchored_posterior,
+    gaussian_posterior,
+)
 from nashgp.precision import dtype_of, scope
 from nashgp.transforms import cast
 
@@ -44,6 +53,9 @@ ENGINES: dict[str, dict[str, Callable[..., Engine]]] = {
     "dsvi": {"collapsed": Collapsed, "natural": NaturalGradient, "gradient": DSVI},
     "ipvi": {"gradient": PaperGame},
 }
+
+# Settings of an anchored game that belong to its generator and Player 1.
+ANCHOR_OPTIONS = ("noise_dim", "width", "depth", "num_importance", "first_mix")
 
 Kernel = str | kernels.AbstractKernel | Callable[[int], kernels.AbstractKernel]
 
@@ -190,6 +202,30 @@ def deepen(fitted: Fitted, num_layers: int, variance: float = 1e-3) -> Fitted:
                 start.roots[new] + old.roots + start.roots[last],
             ),
         )
+
+
+def anchor(fitted: Fitted, *, whole: bool, seed: int = 0, **settings: Any) -> Fitted:
+    """The same model and posterior with an anchored generator around its Gaussians.
+
+    It mixes the layers below the last one, or the `whole` of them. `settings` are those of
+    `anchored_posterior`.
+    """
+    key, model = jr.key(seed), fitted.model
+    with scope(model.layers[0].z.dtype):
+        if whole:
+            assert isinstance(fitted.posterior, GaussianPosterior)
+            return Fitted(model, anchored_posterior(key, fitted.posterior, model, **settings))
+        hidden = below_last(fitted)
+        assert isinstance(hidden, GaussianPosterior)
+        return above_hidden(model, anchored_posterior(key, hidden, model, **settings))
+
+
+def is_anchored(fitted: Fitted) -> bool:
+    """Whether an anchored generator is at work in a posterior."""
+    posterior = fitted.posterior
+    if isinstance(posterior, CollapsedPosterior | ToppedPosterior):
+        posterior = posterior.hidden
+    return isinstance(posterior, AnchoredPosterior)
 
 
 def _top_mean(config: Config, num_outputs: int) -> means.AbstractMean:

@@ -22,6 +22,7 @@ from nashgp.posteriors import (
     CollapsedPosterior,
     Fitted,
     GaussianPosterior,
+    ToppedPosterior,
     gaussian_posterior,
 )
 from nashgp.priors import GPPrior, Values
@@ -90,7 +91,7 @@ class Collapsed:
         """
         model, hidden = eqx.combine(state.params, state.frozen)
         if num == 0:
-            return Fitted(model, above_hidden(model, hidden))
+            return above_hidden(model, hidden)
         batch = data.all()
 
         def one(key: Key) -> tuple[Values, Inducing]:
@@ -118,16 +119,19 @@ def check_collapsible(model: DeepGP) -> None:
         )
 
 
-def above_hidden(model: DeepGP, hidden: AbstractVariational) -> GaussianPosterior:
-    """A posterior of all layers from that of the hidden ones, with the last layer at its prior."""
-    assert isinstance(hidden, GaussianPosterior)
+def above_hidden(model: DeepGP, hidden: AbstractVariational) -> Fitted:
+    """The hidden layers as they are with the last layer at its prior: a start."""
     start = gaussian_posterior(model)
-    return GaussianPosterior((*hidden.means, start.means[-1]), (*hidden.roots, start.roots[-1]))
+    mean, root = start.means[-1], start.roots[-1]
+    if isinstance(hidden, GaussianPosterior):
+        posterior = GaussianPosterior((*hidden.means, mean), (*hidden.roots, root))
+        return Fitted(model, posterior)
+    return Fitted(model, ToppedPosterior(hidden, mean, root))
 
 
 def below_last(fitted: Fitted) -> AbstractVariational:
     """The posterior over all layers but the last."""
-    if isinstance(fitted.posterior, CollapsedPosterior):
+    if isinstance(fitted.posterior, CollapsedPosterior | ToppedPosterior):
         return fitted.posterior.hidden
     if isinstance(fitted.posterior, GaussianPosterior):
         return GaussianPosterior(fitted.posterior.means[:-1], fitted.posterior.roots[:-1])

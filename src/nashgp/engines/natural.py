@@ -21,7 +21,7 @@ from nashgp.layers import Features, Inducing
 from nashgp.likelihoods import Gaussian
 from nashgp.linalg import inverse_root
 from nashgp.model import DeepGP
-from nashgp.posteriors import CollapsedPosterior, Fitted, GaussianPosterior
+from nashgp.posteriors import CollapsedPosterior, Fitted, GaussianPosterior, ToppedPosterior
 from nashgp.priors import GPPrior
 from nashgp.shapes import Key, Scalar
 from nashgp.transforms import trainable
@@ -131,6 +131,8 @@ class NaturalGradient:
         del key, data, num
         model, hidden = eqx.combine(state.params, state.frozen)
         last = state.last
+        if not isinstance(hidden, GaussianPosterior):
+            return Fitted(model, ToppedPosterior(hidden, last.value, last.root))
         posterior = GaussianPosterior((*hidden.means, last.value), (*hidden.roots, last.root))
         return Fitted(model, posterior)
 
@@ -142,7 +144,10 @@ def _start(fitted: Fitted) -> Last:
     if isinstance(posterior, CollapsedPosterior):
         value = jnp.zeros((layer.num_inducing, layer.num_outputs), layer.z.dtype)
         return Last(value, jnp.tile(eye[None], (layer.num_outputs, 1, 1)))
-    assert isinstance(posterior, GaussianPosterior)
-    roots = jnp.tril(posterior.roots[-1])
-    inverse = jax.vmap(lambda root: solve_triangular(root, eye, lower=True))(roots)
-    return Last(posterior.means[-1], jnp.einsum("pkm,pkn->pmn", inverse, inverse))
+    if isinstance(posterior, ToppedPosterior):
+        mean, roots = posterior.mean, posterior.root
+    else:
+        assert isinstance(posterior, GaussianPosterior)
+        mean, roots = posterior.means[-1], posterior.roots[-1]
+    inverse = jax.vmap(lambda root: solve_triangular(root, eye, lower=True))(jnp.tril(roots))
+    return Last(mean, jnp.einsum("pkm,pkn->pmn", inverse, inverse))

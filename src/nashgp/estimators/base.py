@@ -31,8 +31,10 @@ from nashgp.scaling import Scaling, is_constant
 log = logging.getLogger("nashgp")
 
 NUM_STEPS = {"collapsed": 500, "natural": 2_000, "gradient": 3_000, "game": 5_000}
-NUM_SAMPLES = {"dsvi": 1, "ipvi": 10}
-LEARNING_RATES = {"dsvi": 0.03, "ipvi": 0.025}  # the latter is the paper's
+NUM_SAMPLES, PAPER_SAMPLES = 1, 10
+LEARNING_RATE, PAPER_RATE = 0.03, 0.025
+MIXED_SHARE = 0.4  # steps of an anchored game over those that made its Gaussians
+MIXED_RATE, NETWORK_RATE = 0.01, 0.003  # in that game; a frame that is almost right moves little
 TOLD_APART = 0.9  # accuracy above which a discriminator's log ratio falls short of the KL
 FIRST_STAGE = 0.6  # share of the steps that a deep model spends as a shallow one
 NUM_INDUCING, FEW_ROWS, MANY_INDUCING = 128, 2_000, 256  # more inducing inputs while rows are few
@@ -186,8 +188,8 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         recipes.check_kernel(self.kernel)
         engines = recipes.choose("engine", self.engine, recipes.ENGINES)
         recipes.choose("game", self.game, dict.fromkeys(("anchored", "paper")))
-        if self.engine == "ipvi" and self.game != "paper":
-            raise InputError('engine "ipvi" plays game="paper" in this version; pass that.')
+        if not self._plays_paper:  # an anchored game can be played over all that makes Gaussians
+            engines = recipes.ENGINES["dsvi"]
         recipes.choose("last_layer", self.last_layer, {"auto": None, **engines})
         recipes.choose("dtype", self.dtype, dict.fromkeys(("float64", "float32")))
         at_least_one("num_steps", self.num_steps, optional=True)
@@ -214,7 +216,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         gaussian = isinstance(start.model.likelihood, Gaussian)
         size = num_rows * max(layer.num_inducing for layer in start.model.layers)
         whole = self.batch_size is None or self.batch_size >= num_rows
-        last_layer, is_game = self.last_layer, self.engine == "ipvi"
+        last_layer, is_game = self.last_layer, self._plays_paper
         if last_layer == "auto":
             fits = size * self._num_samples <= COLLAPSED_SIZE
             last_layer = "collapsed" if gaussian and fits and whole else "natural"
@@ -246,20 +248,42 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
             num_restarts=int(restarts),
         )
 
-    def _engine(self, plan: "Plan", num_steps: int, power: float) -> Engine:
+    def _engine(self, plan: "Plan", num_steps: int, power: float, *, mixed: bool = False) -> Engine:
+        paper = self._plays_paper
+        rate = PAPER_RATE if paper else MIXED_RATE if mixed else LEARNING_RATE
         settings = {
-            "learning_rate": float(self.learning_rate or LEARNING_RATES[self.engine]),
+            "learning_rate": float(self.learning_rate or rate),
             "num_samples": self._num_samples,
             "power": power,
         }
-        if self.engine != "ipvi":  # the paper's rates are constant
+        if not paper:  # the paper's rates are constant
             settings["decay_steps"] = max(1, num_steps)
-        settings |= dict(self.engine_options or {})
-        return recipes.engine(self.engine, plan.last_layer, **settings)
+        if self._plays_anchored and plan.last_layer == "gradient":
+            settings["draw_inducing"] = True  # as the mixture needs it
+        if mixed:
+            settings["network_rate"] = NETWORK_RATE
+        settings |= self._options[0]
+        return recipes.engine(self.engine if paper else "dsvi", plan.last_layer, **settings)
+
+    @property
+    def _plays_paper(self) -> bool:
+        return self.engine == "ipvi" and self.game == "paper"
+
+    @property
+    def _plays_anchored(self) -> bool:
+        return self.engine == "ipvi" and self.game == "anchored"
+
+    @property
+    def _options(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """`engine_options` of the engine, and those of the anchored generator."""
+        given = dict(self.engine_options or {})
+        names = recipes.ANCHOR_OPTIONS if self._plays_anchored else ()
+        theirs = {name: given.pop(name) for name in names if name in given}
+        return given, theirs
 
     @property
     def _num_samples(self) -> int:
-        return int(self.num_samples or NUM_SAMPLES[self.engine])
+        return int(self.num_samples or (PAPER_SAMPLES if self._plays_paper else NUM_SAMPLES))
 
     def _start_likelihood(self, t: np.ndarray) -> AbstractLikelihood:
         with scope(self.dtype):
@@ -341,7 +365,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         """
         width = self.hidden_dim or num_inputs
         named = isinstance(self.kernel, str)
-        other = self.engine != "ipvi" and self.last_layer != "gradient"
+        other = not self._plays_paper and self.last_layer != "gradient"
         return named and other and width == num_inputs
 
     def _num_inducing(self, num_rows: int) -> int:
@@ -394,8 +418,28 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
 
         keys = jr.split(jr.split(jr.key(seed))[0], 3)
         one_stage = len(start.model.layers) == self.num_layers
+        whole = plan.last_layer == "gradient"
+        mixes = self._plays_anchored and (whole or self.num_layers > 1)
+
+        def mixed(num_steps: int) -> growth.Stage:
+            engine = self._engine(plan, num_steps, power, mixed=True)
+            options = final | {"batch_size": plan.batch_size, "progress": self.progress}
+            return growth.Stage(engine, num_steps, options)
+
+        def finish(outcome: train.Outcome) -> tuple[float, train.Outcome]:
+            """The anchored game, if one is played, over the Gaussians that are there."""
+            if not mixes:
+                return power, outcome
+            begin = recipes.anchor(outcome.fitted, whole=whole, seed=seed, **self._options[1])
+            game = mixed(max(1, round(MIXED_SHARE * plan.num_steps)))
+            return power, growth.go_on(jr.fold_in(keys[2], 1), outcome, begin, game, data)
+
+        final, power = ending, plan.power
+        if mixes and recipes.is_anchored(start):  # a warm start: the game goes on
+            return power, mixed(plan.num_steps).run(keys[1], start, data)
+        ending = {"num_kept": 0} if mixes else ending
         num_steps = plan.num_steps if one_stage else round(FIRST_STAGE * plan.num_steps)
-        power, judged = plan.power, None
+        judged = None
         few = num_steps // 2
         if plan.judge and few:
             engine = cast(Collapsed, self._engine(plan, few, power))
@@ -409,10 +453,10 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         else:
             outcome = growth.go_on(keys[1], judged, start, shallow, data)
         if one_stage:
-            return power, outcome
+            return finish(outcome)
         start = recipes.deepen(outcome.fitted, self.num_layers)
         deep = stage(plan.num_steps - len(outcome.history.objective), power, **ending)
-        return power, growth.go_on(keys[2], outcome, start, deep, data)
+        return finish(growth.go_on(keys[2], outcome, start, deep, data))
 
     def _num_held(self, num_rows: int) -> int:
         """Rows set aside to decide when to stop."""

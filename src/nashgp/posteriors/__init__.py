@@ -1,6 +1,6 @@
 """Posteriors over inducing values: those that training improves, and those made of draws."""
 
-from nashgp.posteriors.anchored import AnchoredPosterior, anchored_posterior
+from nashgp.posteriors.anchored import AnchoredPosterior, Recogniser, anchored_posterior
 from nashgp.posteriors.base import (
     AbstractPosterior,
     AbstractVariational,
@@ -9,7 +9,7 @@ from nashgp.posteriors.base import (
     members_of,
     sample_prior,
 )
-from nashgp.posteriors.collapsed import CollapsedPosterior
+from nashgp.posteriors.collapsed import CollapsedPosterior, ToppedPosterior
 from nashgp.posteriors.gaussian import GaussianPosterior, gaussian_posterior
 from nashgp.posteriors.generated import (
     Discriminator,
@@ -29,6 +29,8 @@ __all__ = [
     "GaussianPosterior",
     "GeneratedPosterior",
     "Generator",
+    "Recogniser",
+    "ToppedPosterior",
     "anchored_posterior",
     "gaussian_posterior",
     "generated_posterior",

@@ -1,14 +1,15 @@
-"""Joint draws of the hidden layers, each with the last layer's own Gaussian beside it."""
+"""Posteriors with a Gaussian for the last layer: one for each draw of those below, or one."""
 
 import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float
 
 from nashgp.layers import Inducing
+from nashgp.linalg import gaussian_kl
 from nashgp.model import DeepGP
 from nashgp.posteriors.base import AbstractPosterior, AbstractVariational
 from nashgp.priors import Values
-from nashgp.shapes import Key
+from nashgp.shapes import Key, Scalar
 
 
 class CollapsedPosterior(AbstractPosterior):
@@ -43,3 +44,23 @@ class CollapsedPosterior(AbstractPosterior):
 
     def _last(self, turn: slice | Array | int) -> Inducing:
         return Inducing(self.mean[turn], None if self.root is None else self.root[turn])
+
+
+class ToppedPosterior(AbstractVariational):
+    """`q(v) = q(v_1..L-1) N(v_L | mean, root rootᵀ)`: a Gaussian on top of any hidden posterior."""
+
+    hidden: AbstractVariational
+    mean: Float[Array, "M P"]
+    root: Float[Array, "P M M"]
+
+    def sample_and_kl(self, key: Key, model: DeepGP, num: int) -> tuple[Values, Scalar]:
+        """The KL is that of the hidden layers, as they state it, and an exact one on top."""
+        below, above = jr.split(key)
+        values, kl = self.hidden.sample_and_kl(below, model, num)
+        eps = jr.normal(above, (num, *self.mean.shape), self.mean.dtype)
+        last = self.mean[None] + jnp.einsum("pmk,skp->smp", jnp.tril(self.root), eps)
+        return (*values, last), kl + gaussian_kl(self.mean, self.root)
+
+    def inducing(self, key: Key, model: DeepGP, num: int) -> tuple[Inducing, ...]:
+        values = self.hidden.sample(jr.split(key)[0], model, num)
+        return (*map(Inducing, values), Inducing(self.mean, jnp.tril(self.root)))

@@ -32,7 +32,7 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
     engine : {"dsvi", "ipvi"}
         How the posterior is found: a Gaussian, or draws of a generator that plays a game.
     game : {"anchored", "paper"}
-        The game that engine "ipvi" plays; "paper" is the only one in this version.
+        The game that engine "ipvi" plays: over a Gaussian, with a bound, or that of the paper.
     num_layers : int
         Depth; 1 is an ordinary sparse Gaussian process.
     hidden_dim : int or None

@@ -17,6 +17,7 @@ from nashgp import datasets
 from nashgp.errors import InputError
 from nashgp.experiments import (
     EXPERIMENTS,
+    anchored_uci,
     auto_uci,
     convergence,
     diagrams,
@@ -92,6 +93,7 @@ def test_a_failed_cell_is_kept_and_counted(monkeypatch, tmp_path):
     [
         dsvi_uci,
         power_uci,
+        anchored_uci,
         auto_uci,
         convergence,
         game_uci,
@@ -227,6 +229,18 @@ def test_the_game_finds_the_gaussian_of_one_inducing_value(tmp_path):
     scores = json.loads(cell.path(tmp_path).read_text())["scores"]
     assert scores["mean_error_at_start"] > 0.3
     assert scores["mean_error"] < 0.1 and scores["variance_error"] < 0.4
+
+
+def test_posteriors_are_compared_pair_by_pair(made_up, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    parser = argparse.ArgumentParser()
+    anchored_uci.add_arguments(parser)
+    assert anchored_uci.main(parser.parse_args(["--quick", "--methods", "collapsed"])) == 0
+    out = capsys.readouterr().out
+    assert "boston  collapsed power 0.5    1 splits   objective_per_row" in out
+    (first, second) = (tmp_path / "results" / "anchored_uci_quick").glob("*.json")
+    kinds = {json.loads(file.read_text())["cell"]["kind"] for file in (first, second)}
+    assert kinds == {"gaussian", "anchored"}
 
 
 def test_tied_players_are_timed_beside_naive_ones(made_up, tmp_path):

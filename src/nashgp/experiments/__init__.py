@@ -6,6 +6,7 @@ EXPERIMENTS = {
     "power-uci": "nashgp.experiments.power_uci",
     "auto-uci": "nashgp.experiments.auto_uci",
     "game-uci": "nashgp.experiments.game_uci",
+    "anchored-uci": "nashgp.experiments.anchored_uci",
     "synthetic": "nashgp.experiments.synthetic",
     "player1": "nashgp.experiments.player1",
     "tying": "nashgp.experiments.tying",

@@ -77,9 +77,19 @@ def evaluate(key, fitted, scaling, x, y) -> Scores:
 
 def fit_and_score(cell: Cell, config, engine, *, num_steps: int, dtype: str, seed: int) -> Scores:
     """Fit a one-target model on the training rows of a split, and score both kinds of rows."""
+    from nashgp import train
+
+    def fit(key, start, data):
+        return train.run(key, engine, start, data, num_steps=num_steps, num_kept=SAMPLES)
+
+    return score_fit(cell, config, fit, dtype=dtype, seed=seed)
+
+
+def score_fit(cell: Cell, config, fit, *, dtype: str, seed: int) -> Scores:
+    """Score `fit(key, start, data)`, the outcome of any training, on both kinds of rows."""
     import jax.random as jr
 
-    from nashgp import recipes, train
+    from nashgp import recipes
     from nashgp.batch import make_data
     from nashgp.scaling import Scaling
 
@@ -88,11 +98,11 @@ def fit_and_score(cell: Cell, config, engine, *, num_steps: int, dtype: str, see
     data = make_data(*scaling.forward(x, y), dtype=dtype)
     began = time.perf_counter()
     start = recipes.build(np.asarray(data.x), 1, config, seed=seed, dtype=dtype)
-    fit, score = jr.split(jr.key(seed))
-    outcome = train.run(fit, engine, start, data, num_steps=num_steps, num_kept=SAMPLES)
+    key, score = jr.split(jr.key(seed))
+    outcome = fit(key, start, data)
     seconds = time.perf_counter() - began
     scores = evaluate(score, outcome.fitted, scaling, x_test, y_test)
-    last = slice(-max(1, num_steps // 10), None)
+    last = slice(-max(1, len(outcome.history.objective) // 10), None)
     ends = {name: float(np.mean(values[last])) for name, values in outcome.history.info.items()}
     scores["objective_per_row"] = ends.pop("objective") / len(data)
     scores["train_mll"] = log_density(score, outcome.fitted, scaling, x, y)

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullFormatter
 from scipy.ndimage import median_filter
 from scipy.stats import binom
 
@@ -252,6 +252,7 @@ def convergence(curves: Sequence[Curve], palette: Mapping[str, str]) -> Figure:
             low, high = np.min(late), np.max(late)
             room = 0.15 * (high - low) + 1e-9  # the way up from the start is off scale
             axes.set(xscale="log", ylim=(low - room, high + room), title=f"{group}, {names[what]}")
+            axes.xaxis.set_minor_formatter(NullFormatter())  # labels between powers would collide
     for axes, (_, against) in zip(grid[-1], columns, strict=True):
         axes.set_xlabel({"step": "step", "second": "seconds"}[against])
     fullest = max(grid[:, 0], key=lambda axes: len(axes.lines))

@@ -99,38 +99,38 @@ def log_q_on_grid(posterior, h):
     return jax.lax.map(one, h, batch_size=500)
 
 
-def gap(posterior, model, num_importance, seed=0):
-    """Mean and error of `estimated KL - true KL`, each draw compared with its own density."""
-    apart = np.asarray(_apart(posterior, model, num_importance, jr.key(seed)))
-    return float(np.mean(apart)), float(np.std(apart) / len(apart) ** 0.5)
+def gaps(posterior, model, nums, seed=0):
+    """Mean and error of `estimated KL - true KL` for each J, draws compared with their density."""
+    apart = _apart(posterior, model, nums, jr.key(seed))
+    return [(float(np.mean(one)), float(np.std(one) / len(one) ** 0.5)) for one in apart]
 
 
 @eqx.filter_jit
-def _apart(posterior, model, num_importance, key):
+def _apart(posterior, model, nums, key):
     draw, others = jr.split(key)
     eps, mixes, h = noise_and_values(posterior, draw)
     values = posterior._values(h)
     kl = posterior._kl_given_noise(model, mixes, h, values)
-    estimate = kl - posterior.information(others, eps, h, num_importance)
+    estimates = [kl - posterior.information(others, eps, h, num) for num in nums]
     log_det = sum(
         jnp.sum(jnp.log(jnp.abs(jnp.diagonal(root, axis1=1, axis2=2))))
         for root in posterior.frame.roots
     )
     log_p = jax.vmap(lambda v: model.prior.log_density(model.layers, v))(values)
-    return estimate - (log_q_on_grid(posterior, h) - log_det - log_p)
+    true = log_q_on_grid(posterior, h) - log_det - log_p
+    return [estimate - true for estimate in estimates]
 
 
 # ---- the bound ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("num_importance", [0, 1, 10])
 @pytest.mark.parametrize("seed", range(6))
-def test_the_estimated_kl_is_never_below_the_true_one(seed, num_importance):
+def test_the_estimated_kl_is_never_below_the_true_one(seed):
     """One to three inducing values, a noise in one dimension, Player 1 at its start or astray."""
     model = flat_model(1 + seed % 3)
     posterior = random_posterior(seed, model, player1=[0.0, 0.5][seed % 2])
-    mean, error = gap(posterior, model, num_importance)
-    assert mean > -4.0 * error
+    for mean, error in gaps(posterior, model, (0, 1, 10)):
+        assert mean > -4.0 * error
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -138,9 +138,9 @@ def test_many_importance_draws_close_the_gap(seed):
     """So no term is merely there to be on the safe side."""
     model = flat_model(2)
     posterior = random_posterior(seed, model)
-    gaps = [gap(posterior, model, num) for num in (0, 10, 300)]
-    assert gaps[0][0] > gaps[1][0] > gaps[2][0] - 4.0 * gaps[2][1]
-    assert abs(gaps[2][0]) < 4.0 * gaps[2][1] + 0.02
+    none, some, many = gaps(posterior, model, (0, 10, 300))
+    assert none[0] > some[0] > many[0] - 4.0 * many[1]
+    assert abs(many[0]) < 4.0 * many[1] + 0.02
 
 
 class Disguised(GPPrior):
@@ -213,11 +213,9 @@ def test_a_flipped_sign_is_found_out(kind):
     for seed in range(2):
         right = random_posterior(seed, model, player1=0.3)
         fields = {f.name: getattr(right, f.name) for f in dataclasses.fields(right)}
-        for num in (1, 300):
-            mean, error = gap(kind(**fields), model, num)
-            low = mean < -4.0 * error
-            high = num == 300 and mean > 4.0 * error + 0.05
-            found |= low or high
+        few, many = gaps(kind(**fields), model, (1, 300))
+        found |= any(mean < -4.0 * error for mean, error in (few, many))
+        found |= many[0] > 4.0 * many[1] + 0.05
     assert found
 
 
@@ -257,7 +255,7 @@ def test_a_linear_generator_is_gaussian_with_a_kl_in_closed_form():
     covariance = w @ w.T + np.asarray(jax.scipy.linalg.block_diag(*noise))
     true = 0.5 * (np.trace(covariance) + mean @ mean - len(mean))
     true -= 0.5 * np.linalg.slogdet(covariance)[1]
-    for num in (0, 1, 10):
+    for num in (0, 10):
         one = dataclasses.replace(posterior, num_importance=num)
         bound = eqx.filter_jit(lambda key, q=one: q.sample_and_kl(key, model, 500)[1])
         each = [float(bound(jr.key(k))) for k in range(20)]
@@ -309,13 +307,11 @@ GAMES = {
 
 @pytest.mark.parametrize("name", GAMES)
 def test_an_anchored_game_climbs_and_predicts(name):
-    """From the Gaussian that has converged, whatever happens to the last layer."""
+    """Whatever happens to the last layer."""
     engine, whole = GAMES[name]
-    data, plain = tiny_data(), dataclasses.replace(engine, network_rate=None)
-    before = train.run(jr.key(0), plain, tiny_fitted(), data, num_steps=300, num_kept=0)
-    start = recipes.anchor(before.fitted, whole=whole, noise_dim=2, width=8)
+    start = recipes.anchor(tiny_fitted(), whole=whole, noise_dim=2, width=8)
     assert recipes.is_anchored(start)
-    after = train.run(jr.key(1), engine, start, data, num_steps=300, num_kept=20)
+    after = train.run(jr.key(1), engine, start, tiny_data(), num_steps=200, num_kept=20)
     assert recipes.is_anchored(after.fitted)
     first, last = after.history.objective[:50], after.history.objective[-50:]
     assert np.mean(last) > np.mean(first)
@@ -327,8 +323,8 @@ def test_networks_climb_at_a_rate_of_their_own():
     """The first step of Adam is as long as the rate, whatever the gradient."""
     engine = DSVI(0.1, 2, draw_inducing=True, network_rate=0.001)
     start = recipes.anchor(tiny_fitted(), whole=True, noise_dim=2, width=4, first_mix=0.5)
-    state = engine.init(jr.key(0), start)
-    after, _ = engine.step(jr.key(1), state, tiny_data().all())
+    state = eqx.filter_jit(engine.init)(jr.key(0), start)
+    after, _ = eqx.filter_jit(engine.step)(jr.key(1), state, tiny_data().all())
     moved = jax.tree.map(lambda a, b: jnp.max(jnp.abs(a - b)), after.params, state.params)
     posterior = moved.posterior
     assert max(map(float, jax.tree.leaves((posterior.mixers, posterior.recogniser)))) < 0.00101

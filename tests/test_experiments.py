@@ -231,6 +231,19 @@ def test_the_game_finds_the_gaussian_of_one_inducing_value(tmp_path):
     assert scores["mean_error"] < 0.1 and scores["variance_error"] < 0.4
 
 
+def test_differences_are_paired_over_splits():
+    def record(kind, split, mll):
+        cell = {"set": "boston", "method": "drawn", "power": 0.5, "kind": kind, "split": split}
+        return {"cell": cell, "scores": {"mll": mll, "objective_per_row": 2.0 * mll}}
+
+    both = [record("gaussian", 0, -2.0), record("gaussian", 1, -3.0), record("gaussian", 2, 9.0)]
+    both += [record("anchored", 1, -2.7), record("anchored", 0, -1.9)]
+    got = anchored_uci.differences(both).splitlines()[1]
+    assert "2 splits" in got and "mll +0.2000 ± 0.1000" in got
+    assert "objective_per_row +0.4000 ± 0.2000" in got
+
+
+@pytest.mark.slow
 def test_posteriors_are_compared_pair_by_pair(made_up, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     parser = argparse.ArgumentParser()
@@ -243,6 +256,7 @@ def test_posteriors_are_compared_pair_by_pair(made_up, monkeypatch, tmp_path, ca
     assert kinds == {"gaussian", "anchored"}
 
 
+@pytest.mark.slow
 def test_tied_players_are_timed_beside_naive_ones(made_up, tmp_path):
     sizes = {}
     for kind in ("tied", "naive"):

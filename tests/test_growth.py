@@ -112,7 +112,10 @@ def test_the_regressor_judges_powers_when_rows_are_enough():
     model = DeepGPRegressor(num_steps=200, **settings).fit(x, y)
     assert model.power_ in growth.POWERS and model.num_steps_ == 200
     assert len(model.fitted_.model.layers) == 2 and model.score(x, y) > 0.95
-    assert DeepGPRegressor(num_steps=2, **settings).fit(x[:50], y[:50]).power_ == 0.5
+    few = x[:50]
+    start = model._start(few, few, model._start_likelihood(few), 0)
+    plan = model._plan(start, 50)
+    assert plan.power == 0.5 and not plan.judge and model._plan(start, 210).judge
 
 
 @pytest.fixture(scope="module")

@@ -166,7 +166,7 @@ def test_ctrl_c_before_the_first_chunk_returns_the_start(monkeypatch):
 
 def test_a_step_that_leaves_the_numbers_raises_and_names_the_step():
     data = make_data(rows(12, 2), np.full((12, 2), 1e200))
-    with pytest.raises(NumericalError, match=r"objective became -inf at step 1;.*learning rate"):
+    with pytest.raises(NumericalError, match=r"objective became -inf at step 1,.*learning rate"):
         train.run(jr.key(0), DSVI(), tiny_fitted(), data, num_steps=5)
 
 
@@ -184,6 +184,40 @@ class Poisoned(DSVI):
 def test_a_last_step_that_spoils_the_parameters_is_not_passed_on():
     with pytest.raises(NumericalError, match="gradient became NaN at step 7"):
         train.run(jr.key(0), Poisoned(), tiny_fitted(), tiny_data(), num_steps=7)
+
+
+@dataclasses.dataclass(frozen=True)
+class Hasty(DSVI):
+    """Leaves NaN behind at the thirteenth step, unless its rate is small."""
+
+    def step(self, key, state, batch):
+        after, info = super().step(key, state, batch)
+        adam, pace = state.opt_state
+        spoiled = (adam.count == 12) & (pace.rate > 0.02)
+        params = jax.tree.map(lambda leaf: jnp.where(spoiled, jnp.nan, leaf), after.params)
+        return after._replace(params=params), info
+
+
+def test_a_failed_step_is_taken_again_with_a_smaller_rate(monkeypatch, caplog):
+    """From the start of its chunk, so that how calls are cut by the clock changes nothing."""
+
+    paced = train._Pace
+
+    def fit(seconds):
+        monkeypatch.setattr(train, "_Pace", lambda: paced(seconds))
+        data = tiny_data()
+        return train.run(jr.key(0), Hasty(0.1), tiny_fitted(), data, num_steps=30, chunk=10)
+
+    outcome = fit(1e-9)  # a call for each step
+    assert len(outcome.history.events) == 2  # 0.1, 0.03, 0.009
+    assert "a gradient became NaN at step 13; back to step 10" in outcome.history.events[0]
+    assert "A gradient became NaN at step 13" in caplog.text
+    assert len(outcome.history.objective) == 30
+    assert float(outcome.state.opt_state[1].rate) == pytest.approx(0.009)
+    other = fit(100.0)
+    np.testing.assert_array_equal(outcome.history.objective, other.history.objective)
+    for a, b in zip(leaves(outcome.fitted), leaves(other.fitted), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_a_broken_covariance_is_named_with_its_layer(x64):

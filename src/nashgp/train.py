@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import logging
 import time
 from collections.abc import Iterator
 from typing import NamedTuple, NoReturn
@@ -17,12 +18,16 @@ from tqdm.auto import tqdm
 
 from nashgp import predict
 from nashgp.batch import Data
-from nashgp.engines.base import Engine, State, StepInfo
+from nashgp.engines.base import Engine, State, StepInfo, slower
 from nashgp.errors import NumericalError
 from nashgp.linalg import check_factor
 from nashgp.posteriors import Fitted
 from nashgp.precision import scoped
 from nashgp.shapes import Key
+
+logger = logging.getLogger("nashgp")
+
+NUM_ROLLBACKS, SLOWER = 3, 0.3  # a step that fails is tried again from the last good state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +43,8 @@ class Validation:
 class History:
     """What happened: one entry per step in `info`, one per chunk in the rest.
 
-    `seconds` count training and its compilation, not the scoring of held-out rows.
+    `seconds` count training and its compilation, not the scoring of held-out rows. `events` say
+    where numbers failed and what was done about it.
     """
 
     info: dict[str, Float[np.ndarray, " steps *lanes"]]
@@ -47,6 +53,7 @@ class History:
     validation: Float[np.ndarray, " chunks"]
     best_step: int
     interrupted: bool = False
+    events: tuple[str, ...] = ()
 
     @property
     def objective(self) -> Float[np.ndarray, " steps *lanes"]:
@@ -63,6 +70,7 @@ class History:
             validation=np.concatenate([self.validation, other.validation]),
             best_step=steps + other.best_step,
             interrupted=self.interrupted or other.interrupted,
+            events=self.events + other.events,
         )
 
 
@@ -132,7 +140,8 @@ def run(
     With `validation`, stop when the held-out log density has not improved for `patience` chunks
     and hand back the best state. Engines whose posterior is made of draws keep `num_kept` of them.
     `state` is where to begin, in place of the engine's own. `Ctrl-C` ends the run and hands back
-    what is done.
+    what is done. Steps that leave the finite numbers are taken again at a smaller rate; after three
+    such events the next one is a `NumericalError`.
     """
     start, steps, final, score = jr.split(key, 4)
     if state is None:  # compiled anew each time: it holds numbers that equal engines differ in
@@ -141,14 +150,25 @@ def run(
     try:
         for begin in range(0, num_steps, chunk):
             end = min(begin + chunk, num_steps)
-            for span in pace.cut(begin, end):
-                traced = (jnp.asarray(span[0]), jnp.asarray(span[1]))
-                after, info = _advance(engine, steps, state, data, traced, batch_size, chunk)
-                info = jax.tree.map(lambda leaf, n=span[1] - span[0]: np.asarray(leaf[:n]), info)
-                if not _is_finite(info.objective, after):
-                    _explain(info, span, _result(engine, final, state, data, 1))
-                state = after
-                log.steps(info)
+            good = state
+            while True:  # until the whole chunk is finite
+                failure = None
+                for span in pace.cut(begin, end):
+                    traced = (jnp.asarray(span[0]), jnp.asarray(span[1]))
+                    after, info = _advance(engine, steps, state, data, traced, batch_size, chunk)
+                    num = span[1] - span[0]
+                    info = jax.tree.map(lambda leaf, num=num: np.asarray(leaf[:num]), info)
+                    if not _is_finite(info.objective, after):
+                        failure = _Failure(info, span)
+                        break
+                    state = after
+                    log.steps(info)
+                if failure is None:
+                    break
+                if len(log.events) == NUM_ROLLBACKS:
+                    failure.explain(_result(engine, final, state, data, 1))
+                state = good = slower(good, SLOWER)
+                log.go_back(begin, failure)
             held_out = np.nan
             if validation is not None:
                 with log.paused():
@@ -189,17 +209,28 @@ def _is_finite(*trees: PyTree) -> bool:
     return all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in floats)
 
 
-def _explain(info: StepInfo, span: tuple[int, int], before: Fitted) -> NoReturn:
-    """Raise for a step that left the finite numbers, naming the layer if its covariance did."""
-    bad = np.flatnonzero(~np.isfinite(info.objective))
-    what = f"the objective became {info.objective[bad[0]]}" if len(bad) else "a gradient became NaN"
-    step = span[0] + bad[0] + 1 if len(bad) else span[1]
-    for number, layer in enumerate(before.model.layers, start=1):
-        check_factor(layer.factor(), f"the covariance of the inducing inputs of layer {number}")
-    raise NumericalError(
-        f"{what} at step {step}; "
-        "use a smaller learning rate, float64, or standardised inputs and targets."
-    )
+class _Failure(NamedTuple):
+    """Steps that left the finite numbers."""
+
+    info: StepInfo
+    span: tuple[int, int]
+
+    def __str__(self) -> str:
+        bad = np.argwhere(~np.isfinite(self.info.objective))
+        if not len(bad):
+            return f"a gradient became NaN at step {self.span[1]}"
+        value = self.info.objective[tuple(bad[0])]
+        return f"the objective became {value} at step {self.span[0] + bad[0][0] + 1}"
+
+    def explain(self, before: Fitted) -> NoReturn:
+        """Raise, naming the layer if its covariance is to blame."""
+        for number, layer in enumerate(before.model.layers, start=1):
+            name = f"the covariance of the inducing inputs of layer {number}"
+            check_factor(layer.factor(), name)
+        raise NumericalError(
+            f"{self}, and {NUM_ROLLBACKS} smaller learning rates did not help; "
+            "use a smaller learning rate, float64, or standardised inputs and targets."
+        )
 
 
 class _Pace:
@@ -241,6 +272,7 @@ class _Log:
         self.infos: list[StepInfo] = []
         self.marks: list[tuple[int, float, float]] = []
         self.shown: dict[str, str] = {}
+        self.events: list[str] = []
         self.began = time.perf_counter()
         self.bar = tqdm(total=num_steps, disable=not progress, unit="step")
 
@@ -250,6 +282,15 @@ class _Log:
         self.shown["objective/row"] = f"{np.mean(info.objective) / self.num_rows:.3f}"
         self.bar.set_postfix(self.shown, refresh=False)
         self.bar.update(len(info.objective))
+
+    def go_back(self, step: int, failure: _Failure) -> None:
+        """Forget what came after a step, and say why."""
+        while self.infos and self.done > step:
+            self.done -= len(self.infos.pop().objective)
+        self.bar.n = self.done
+        what = f"{failure}; back to step {step}, learning rate times {SLOWER:g}"
+        self.events.append(what)
+        logger.warning("%s%s.", what[0].upper(), what[1:])
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -280,4 +321,5 @@ class _Log:
             validation=np.asarray(held_out, dtype=float),
             best_step=best_step,
             interrupted=self.interrupted,
+            events=tuple(self.events),
         )

@@ -100,6 +100,19 @@ def falling(rate: float, decay_steps: int | None) -> optax.GradientTransformatio
     return optax.GradientTransformation(init, update)
 
 
+def slower(state: State, factor: float) -> State:
+    """The same state with smaller rates from here on."""
+
+    def is_pace(node: object) -> bool:
+        return isinstance(node, Pace)
+
+    return jax.tree.map(
+        lambda node: node._replace(rate=factor * node.rate) if is_pace(node) else node,
+        state,
+        is_leaf=is_pace,
+    )
+
+
 def adam(
     learning_rate: float,
     decay_steps: int | None = None,

@@ -2,10 +2,10 @@
 
     nashgp run anchored-uci --sets boston concrete energy wine-red
 
-Two layers. Both train a Gaussian for the first part of the steps; then one goes on with the
-Gaussian, the other mixes it: the same steps, rates, draws and keys. `collapsed` integrates the last
-layer out, `drawn` draws all inducing values. The objective is a mean over the last tenth of the
-steps, where the rates are all but zero; differences are paired over splits.
+Two layers, grown from one. Both train a Gaussian for the first part of the steps; then one goes on
+with the Gaussian, the other mixes it: the same steps, rates, draws and keys. `collapsed` integrates
+the last layer out, `drawn` draws all inducing values. The objective is a mean over the last tenth
+of the steps, where the rates are all but zero; differences are paired over splits.
 """
 
 import argparse
@@ -17,8 +17,8 @@ import numpy as np
 
 from nashgp.experiments import cells
 
-NUM_STEPS = {"collapsed": (400, 400), "drawn": (1_000, 1_000)}  # Gaussian for both, then apart
-RATES = {"collapsed": (0.02, 0.01), "drawn": (0.02, 0.01)}
+# A shallow model to grow from, a Gaussian for both, then apart.
+NUM_STEPS = {"collapsed": (200, 300, 300), "drawn": (200, 800, 800)}
 KINDS = ("gaussian", "anchored")
 
 
@@ -39,28 +39,34 @@ class Cell(cells.Cell):
     def run(self) -> cells.Scores:
         from nashgp.recipes import Config
 
-        config = Config(2, None, self.num_inducing, hidden_scale=1e-3)
+        config = Config(1, None, self.num_inducing)
         return cells.score_fit(self, config, self._fit, dtype=self.dtype, seed=self.seed)
 
     def _fit(self, key, start, data):
         import jax.random as jr
 
         from nashgp import recipes, train
+        from nashgp.engines import Collapsed, NaturalGradient
 
-        steps = [max(1, num // self.shorter) for num in NUM_STEPS[self.method]]
-        engines = [
-            self._engine(rate, num) for rate, num in zip(RATES[self.method], steps, strict=True)
-        ]
-        first, second = jr.split(key)
-        before = train.run(first, engines[0], start, data, num_steps=steps[0], num_kept=0)
-        middle = before.fitted
+        keys, whole = jr.split(key, 4), self.method == "drawn"
+        few, first, second = (max(1, num // self.shorter) for num in NUM_STEPS[self.method])
+
+        def go(number: int, engine, start, num_steps: int, num_kept: int = 0):
+            return train.run(
+                keys[number], engine, start, data, num_steps=num_steps, num_kept=num_kept
+            )
+
+        shallow = go(0, Collapsed(0.03, 1, self.power, few), start, few)
+        deep = recipes.deepen(shallow.fitted, 2)
+        if whole:  # the last layer needs a Gaussian to start from
+            natural = NaturalGradient(0.02, 1, self.power, decay_steps=few)
+            deep = go(1, natural, deep, few).fitted
+        middle = go(2, self._engine(0.02, first), deep, first).fitted
+        engine = self._engine(0.01, second)
         if self.kind == "anchored":
-            whole = self.method == "drawn"
             middle = recipes.anchor(middle, whole=whole, seed=self.seed)
-            engines[1] = dataclasses.replace(engines[1], network_rate=self.network_rate)
-        return train.run(
-            second, engines[1], middle, data, num_steps=steps[1], num_kept=cells.SAMPLES
-        )
+            engine = dataclasses.replace(engine, network_rate=self.network_rate)
+        return go(3, engine, middle, second, cells.SAMPLES)
 
     def _engine(self, rate: float, num_steps: int):
         from nashgp.engines import DSVI, Collapsed

@@ -1,6 +1,6 @@
 """Posteriors over inducing values: those that training improves, and those made of draws."""
 
-from nashgp.posteriors.anchored import AnchoredPosterior, Recogniser, anchored_posterior
+from nashgp.posteriors.anchored import AnchoredPosterior, Mix, Recogniser, anchored_posterior
 from nashgp.posteriors.base import (
     AbstractPosterior,
     AbstractVariational,
@@ -29,6 +29,7 @@ __all__ = [
     "GaussianPosterior",
     "GeneratedPosterior",
     "Generator",
+    "Mix",
     "Recogniser",
     "ToppedPosterior",
     "anchored_posterior",

@@ -165,7 +165,9 @@ def run(
                     log.steps(info)
                 if failure is None:
                     break
-                if len(log.events) == NUM_ROLLBACKS:
+                if len(log.events) == NUM_ROLLBACKS:  # look at the state that the bad step met
+                    traced = (jnp.asarray(failure.span[0]), jnp.asarray(failure.step))
+                    state, _ = _advance(engine, steps, state, data, traced, batch_size, chunk)
                     failure.explain(_result(engine, final, state, data, 1))
                 state = good = slower(good, SLOWER)
                 log.go_back(begin, failure)
@@ -215,12 +217,21 @@ class _Failure(NamedTuple):
     info: StepInfo
     span: tuple[int, int]
 
+    @property
+    def bad(self) -> np.ndarray:
+        """Where the objective is not finite."""
+        return np.argwhere(~np.isfinite(self.info.objective))
+
+    @property
+    def step(self) -> int:
+        """Steps that went well, as far as the objective tells."""
+        return self.span[0] + int(self.bad[0][0]) if len(self.bad) else self.span[0]
+
     def __str__(self) -> str:
-        bad = np.argwhere(~np.isfinite(self.info.objective))
-        if not len(bad):
+        if not len(self.bad):
             return f"a gradient became NaN at step {self.span[1]}"
-        value = self.info.objective[tuple(bad[0])]
-        return f"the objective became {value} at step {self.span[0] + bad[0][0] + 1}"
+        value = self.info.objective[tuple(self.bad[0])]
+        return f"the objective became {value} at step {self.step + 1}"
 
     def explain(self, before: Fitted) -> NoReturn:
         """Raise, naming the layer if its covariance is to blame."""

@@ -7,20 +7,24 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+import optax
 import pytest
 
 from nashgp import DeepGPRegressor, kernels, load, means, recipes, train
-from nashgp.engines import DSVI, Collapsed, NaturalGradient
+from nashgp.engines import DSVI, Alternating, Collapsed, NaturalGradient, Tempered
+from nashgp.errors import InputError
 from nashgp.layers import SparseGPLayer
 from nashgp.likelihoods import Gaussian
 from nashgp.model import DeepGP
 from nashgp.posteriors import (
     AnchoredPosterior,
+    Critic,
     GaussianPosterior,
+    Recogniser,
     ToppedPosterior,
     anchored_posterior,
 )
-from nashgp.posteriors.anchored import log_mean_exp
+from nashgp.posteriors.anchored import log_mean_exp, measure_information
 from nashgp.priors import GPPrior
 from tests.cases import tiny_data, tiny_fitted
 
@@ -43,9 +47,10 @@ def random_posterior(
     noise_dim: int = 1,
     depth: int = 1,
     player1: float = 0.0,
+    who: str = "recogniser",
     **settings,
 ) -> AnchoredPosterior:
-    """Everything away from its start; `player1` is how far the recogniser is from the prior."""
+    """Everything away from its start; `player1` is how far that one is from saying nothing."""
     random = np.random.default_rng(seed)
     roots, centres = [], []
     for layer in model.layers:
@@ -61,6 +66,7 @@ def random_posterior(
         depth=depth,
         width=8,
         first_mix=1.0,
+        player1=who,
         **settings,
     )
 
@@ -152,17 +158,17 @@ class FlippedInformation(AnchoredPosterior):
         return -AnchoredPosterior.information(self, key, eps, h, num)
 
 
-class FlippedRecognition(AnchoredPosterior):
+class FlippedRecognition(Recogniser):
     """`log N(ε) + log r(ε | h)` in place of their difference."""
 
-    def _log_weights(self, key, eps, h, num):
-        given, joint = AnchoredPosterior._log_weights(self, key, eps, h, num)
+    def log_weights(self, *args):
+        given, joint = Recogniser.log_weights(self, *args)
         return given, -joint
 
 
-class FlippedDensity(AnchoredPosterior):
-    def _log_weights(self, key, eps, h, num):
-        given, joint = AnchoredPosterior._log_weights(self, key, eps, h, num)
+class FlippedDensity(Recogniser):
+    def log_weights(self, *args):
+        given, joint = Recogniser.log_weights(self, *args)
         return -given, joint
 
 
@@ -186,13 +192,12 @@ class FlippedScale(AnchoredPosterior):
         return right + 2.0 * sum(jnp.sum(mix.log_scale, axis=(1, 2)) for mix in mixes)
 
 
-class NoSource(AnchoredPosterior):
+class NoSource(Recogniser):
     """The importance average without the noise that made the draw: a bound from the wrong side."""
 
-    def information(self, key, eps, h, num):
-        given, joint = self._log_weights(key, eps, h, num)
-        rest = jnp.sum(given, axis=0)[:, 1:] + joint[:, 1:]
-        return jnp.sum(given[:, :, 0], axis=0) - log_mean_exp(rest)
+    def information(self, *args):
+        given, joint = self.log_weights(*args)
+        return given[:, 0] - log_mean_exp((given + joint)[:, 1:])
 
 
 @pytest.mark.parametrize(
@@ -212,11 +217,75 @@ def test_a_flipped_sign_is_found_out(kind):
     found = False
     for seed in range(2):
         right = random_posterior(seed, model, player1=0.3)
-        fields = {f.name: getattr(right, f.name) for f in dataclasses.fields(right)}
-        few, many = gaps(kind(**fields), model, (1, 300))
+        if issubclass(kind, Recogniser):
+            wrong = dataclasses.replace(right, player1=_as(kind, right.player1))
+        else:
+            wrong = _as(kind, right)
+        few, many = gaps(wrong, model, (1, 300))
         found |= any(mean < -4.0 * error for mean, error in (few, many))
         found |= many[0] > 4.0 * many[1] + 0.05
     assert found
+
+
+def _as(kind, module):
+    """The same fields in another class."""
+    return kind(**{f.name: getattr(module, f.name) for f in dataclasses.fields(module)})
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_critic_never_makes_the_kl_too_small(seed):
+    """Anything it says is a bound: here it is random, and loud."""
+    model = flat_model(1 + seed % 3)
+    posterior = random_posterior(seed, model, player1=[0.0, 0.3][seed % 2], who="critic")
+    for mean, error in gaps(posterior, model, (0, 1, 10)):
+        assert mean > -4.0 * error
+
+
+class FlippedCritic(Critic):
+    """Rewarded for what it says of others."""
+
+    def information(self, key, posterior, eps, h, num):
+        others = jr.normal(key, (len(eps), num, posterior.noise_dim), eps.dtype)
+        t = self(h, posterior.places, others)
+        return jnp.mean(t, axis=1) - jnp.exp(self(h, posterior.places, eps[:, None])[:, 0] - 1.0)
+
+
+@pytest.mark.parametrize("kind", [Critic, FlippedCritic])
+def test_a_critic_that_learns_comes_close_to_the_truth(kind):
+    """At its best `T = 1 + log q(h | ε) - log q(h)`; the wrong way round it ends elsewhere."""
+    posterior = random_posterior(0, flat_model(2), who="critic")
+    larger = jax.tree.map(lambda leaf: 3.0 * leaf, posterior.mixers)
+    posterior = dataclasses.replace(posterior, mixers=larger)
+    posterior = _trained(dataclasses.replace(posterior, player1=_as(kind, posterior.player1)))
+    eps, mixes, h = posterior.draw(jr.key(6), NUM_DRAWS)
+    given = sum(mix.log_density(value) for mix, value in zip(mixes, h, strict=True))
+    true = given - log_q_on_grid(posterior, h)
+    told = posterior.information(jr.key(7), eps, h, 100)
+    truth, error = float(np.mean(true)), float(np.std(told - true) / NUM_DRAWS**0.5)
+    assert truth > 0.5
+    close = 0.85 * truth < np.mean(told) < truth + 4.0 * error
+    assert close == (kind is Critic)
+
+
+def _trained(posterior, num_steps=1_500):
+    """Player 1 after many moves against a generator that stands still."""
+    optimiser = optax.adam(optax.cosine_decay_schedule(0.02, num_steps))
+
+    def loss(player1, key):
+        draw, others = jr.split(key)
+        eps, _, h = posterior.draw(draw, 64)
+        return -jnp.mean(player1.information(others, posterior, eps, h, 16))
+
+    def body(number, carry):
+        player1, memory = carry
+        gradient = jax.grad(loss)(player1, jr.fold_in(jr.key(5), number))
+        with jax.numpy_dtype_promotion("standard"):
+            moves, memory = optimiser.update(gradient, memory)
+        return eqx.apply_updates(player1, moves), memory
+
+    start = (posterior.player1, optimiser.init(posterior.player1))
+    player1, _ = jax.jit(lambda start: jax.lax.fori_loop(0, num_steps, body, start))(start)
+    return dataclasses.replace(posterior, player1=player1)
 
 
 def test_a_linear_generator_is_gaussian_with_a_kl_in_closed_form():
@@ -266,10 +335,13 @@ def test_a_linear_generator_is_gaussian_with_a_kl_in_closed_form():
     np.testing.assert_allclose(np.cov(got.T), covariance, atol=0.15)
 
 
-def test_it_starts_as_the_gaussian():
+@pytest.mark.parametrize("player1", ["recogniser", "critic"])
+def test_it_starts_as_the_gaussian(player1):
     """No mixing at all: the frame's own KL, whatever the draws."""
     fitted = tiny_fitted()
-    start = anchored_posterior(jr.key(0), fitted.posterior, fitted.model, first_mix=0.0)
+    start = anchored_posterior(
+        jr.key(0), fitted.posterior, fitted.model, first_mix=0.0, player1=player1
+    )
     _, kl = start.sample_and_kl(jr.key(1), fitted.model, 3)
     want = fitted.posterior.sample_and_kl(jr.key(1), fitted.model, 1)[1]
     np.testing.assert_allclose(kl, want, rtol=1e-9)
@@ -279,7 +351,7 @@ def test_player_1_starts_at_the_prior_of_the_noise():
     fitted = tiny_fitted()
     start = anchored_posterior(jr.key(0), fitted.posterior, fitted.model)
     _, _, h = noise_and_values(start, jr.key(2), 5)
-    for part in start.recogniser(h, start.places):
+    for part in start.player1(h, start.places):
         np.testing.assert_array_equal(part, 0.0)
 
 
@@ -327,7 +399,7 @@ def test_networks_climb_at_a_rate_of_their_own():
     after, _ = eqx.filter_jit(engine.step)(jr.key(1), state, tiny_data().all())
     moved = jax.tree.map(lambda a, b: jnp.max(jnp.abs(a - b)), after.params, state.params)
     posterior = moved.posterior
-    assert max(map(float, jax.tree.leaves((posterior.mixers, posterior.recogniser)))) < 0.00101
+    assert max(map(float, jax.tree.leaves((posterior.mixers, posterior.player1)))) < 0.00101
     np.testing.assert_allclose(posterior.frame.means[0], 0.1, rtol=1e-3)
 
 
@@ -376,3 +448,86 @@ def test_a_single_collapsed_layer_has_nothing_to_mix():
     game = DeepGPRegressor(engine="ipvi", **settings).fit(x, x[:, 0])
     plain = DeepGPRegressor(engine="dsvi", **settings).fit(x, x[:, 0])
     np.testing.assert_array_equal(game.predict(x), plain.predict(x))
+
+
+# ---- turns and temperatures ---------------------------------------------------------------------
+
+
+def test_rows_count_as_the_temperature_says():
+    """`β · data term - KL`: the objective of a step is that of scaled rows."""
+    inner = DSVI(0.0, 3)
+    engine = Tempered(inner, warm_up=4, first_weight=0.01)
+    fitted, batch = tiny_fitted(), tiny_data().all()
+    state = engine.init(jr.key(0), fitted)
+    for number in range(6):
+        beta = 0.01 ** max(0.0, 1.0 - number / 4)
+        counted = eqx.tree_at(lambda b: b.scale, batch, beta * batch.scale)
+        key = jr.key(number)
+        want = inner.step(key, inner.init(key, fitted), counted)[1].objective
+        state, info = engine.step(key, state, batch)
+        np.testing.assert_allclose(info.objective, want, rtol=1e-10)
+
+
+def test_a_temperature_has_to_fall():
+    with pytest.raises(InputError, match="first_weight"):
+        Tempered(DSVI(), first_weight=2.0).init(jr.key(0), tiny_fitted())
+
+
+def test_player_1_moves_in_its_own_turns_alone():
+    """Its answer is what Player 2's step leaves standing, and it tells more than before."""
+    inner = DSVI(0.01, 2, draw_inducing=True, network_rate=0.003)
+    engine = Alternating(inner, num=200, player1_rate=0.01)
+    start = recipes.anchor(tiny_fitted(), whole=True, noise_dim=2, width=8, first_mix=3.0)
+    state = eqx.filter_jit(engine.init)(jr.key(0), start)
+    still = dataclasses.replace(inner, learning_rate=0.0, network_rate=0.0)
+    alone = dataclasses.replace(engine, engine=still)
+    answered, _ = eqx.filter_jit(alone.step)(jr.key(1), alone.init(jr.key(0), start), _batch())
+    both, _ = eqx.filter_jit(engine.step)(jr.key(1), state, _batch())
+    a, b = (engine.result(jr.key(2), s, tiny_data(), 0).posterior for s in (answered, both))
+    jax.tree.map(np.testing.assert_array_equal, a.player1, b.player1)
+    assert not np.array_equal(a.mixers[0].weights[0], b.mixers[0].weights[0])
+    eps, _, h = start.posterior.draw(jr.key(3), 2_000)
+    before, after = (
+        float(jnp.mean(dataclasses.replace(a, player1=who).information(jr.key(4), eps, h, 0)))
+        for who in (start.posterior.player1, a.player1)
+    )
+    assert after > before + 0.5
+
+
+def test_only_an_anchored_game_has_turns():
+    with pytest.raises(InputError, match="anchored"):
+        Alternating(DSVI(draw_inducing=True)).init(jr.key(0), tiny_fitted())
+
+
+def _batch():
+    return tiny_data().all()
+
+
+# ---- what draws tell of their noise -------------------------------------------------------------
+
+
+def test_information_of_a_linear_generator():
+    """`h = W ε + η` in two layers: `I = ½ log det(I + W Wᵀ)`, for each layer and for both."""
+    fitted = tiny_fitted()
+    posterior = recipes.anchor(fitted, whole=True, noise_dim=2, depth=0).posterior
+
+    def plain(net):  # a = W ε, log b = 0
+        p, scale = net.weights[0].shape[1] // 2, 0.5
+        weight = jnp.zeros_like(net.weights[0]).at[:2, :p].set(scale * net.weights[0][:2, :p])
+        return eqx.tree_at(
+            lambda n: (n.weights[0], n.biases[0]), net, (60.0 * weight, 0.0 * net.biases[0])
+        )
+
+    posterior = eqx.tree_at(lambda q: q.mixers, posterior, tuple(map(plain, posterior.mixers)))
+    unit = posterior.mix(jnp.eye(2))
+    w = [np.asarray(mix.shift).reshape(2, -1).T for mix in unit]
+
+    def exact(w):
+        return 0.5 * np.linalg.slogdet(np.eye(2) + w.T @ w)[1]
+
+    got = measure_information(jr.key(0), posterior, 2_000, 2_000)
+    both = exact(np.concatenate(w))
+    np.testing.assert_allclose(got.total, both, atol=0.1)
+    np.testing.assert_allclose(got.layers, [exact(one) for one in w], atol=0.1)
+    np.testing.assert_allclose(got.across, sum(map(exact, w)) - both, atol=0.1)
+    assert got.across > 0.1 and got.gap > 0.0

@@ -24,16 +24,34 @@ class Network(eqx.Module):
     biases: tuple[Float[Array, "... _O"], ...]
 
     def __call__(self, x: Float[Array, "*S M I"]) -> Float[Array, "*S M O"]:
-        for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            x = x if number == 0 else jax.nn.leaky_relu(x, 0.2)
-            shared = weight.ndim == 2
-            x = x @ weight if shared else jnp.einsum("...mi,mio->...mo", x, weight)
-            x = x + jnp.broadcast_to(bias, x.shape)
+        return self._above(_linear(x, self.weights[0], self.biases[0]))
+
+    def of_pairs(self, x: Float[Array, "*S E"], y: Float[Array, "M D"]) -> Float[Array, "*S M O"]:
+        """The network of every `x ⊕ y_m`: its first layer is a sum, so no pair is ever made."""
+        weight, bias = self.weights[0], self.biases[0]
+        ours, theirs = weight[: x.shape[-1]], weight[x.shape[-1] :]
+        of_y = _linear(y, theirs, bias)
+        return self._above(
+            (x @ ours)[..., None, :] + of_y.reshape((1,) * (x.ndim - 1) + of_y.shape)
+        )
+
+    def _above(self, x: Float[Array, "*S M H"]) -> Float[Array, "*S M O"]:
+        """All that follows the first layer's sums."""
+        for weight, bias in zip(self.weights[1:], self.biases[1:], strict=True):
+            x = _linear(jax.nn.leaky_relu(x, 0.2), weight, bias)
         return x
 
     @property
     def num_parameters(self) -> int:
         return sum(leaf.size for leaf in (*self.weights, *self.biases))
+
+
+def _linear(
+    x: Float[Array, "*S M I"], weight: Float[Array, "... I O"], bias: Float[Array, "... O"]
+) -> Float[Array, "*S M O"]:
+    """`x W + b`, with parameters of their own for each place on the last but one axis, or one."""
+    x = x @ weight if weight.ndim == 2 else jnp.einsum("...mi,mio->...mo", x, weight)
+    return x + jnp.broadcast_to(bias, x.shape)
 
 
 def network(

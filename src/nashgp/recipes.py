@@ -22,14 +22,12 @@ from nashgp.layers import SparseGPLayer
 from nashgp.likelihoods import AbstractLikelihood, Gaussian, Poisson, StudentT
 from nashgp.model import DeepGP
 from nashgp.posteriors import (
-    AnchoredPosterior,
-    CollapsedPosterior,
     Fitted,
     GaussianPosterior,
-    ToppedPosterior,
     anchored_posterior,
     gaussian_posterior,
 )
+from nashgp.posteriors.anchored import find_anchored
 from nashgp.precision import dtype_of, scope
 from nashgp.transforms import cast
 
@@ -55,7 +53,7 @@ ENGINES: dict[str, dict[str, Callable[..., Engine]]] = {
 }
 
 # Settings of an anchored game that belong to its generator and Player 1.
-ANCHOR_OPTIONS = ("noise_dim", "width", "depth", "num_importance", "first_mix")
+ANCHOR_OPTIONS = ("noise_dim", "width", "depth", "num_importance", "first_mix", "player1")
 
 Kernel = str | kernels.AbstractKernel | Callable[[int], kernels.AbstractKernel]
 
@@ -222,10 +220,7 @@ def anchor(fitted: Fitted, *, whole: bool, seed: int = 0, **settings: Any) -> Fi
 
 def is_anchored(fitted: Fitted) -> bool:
     """Whether an anchored generator is at work in a posterior."""
-    posterior = fitted.posterior
-    if isinstance(posterior, CollapsedPosterior | ToppedPosterior):
-        posterior = posterior.hidden
-    return isinstance(posterior, AnchoredPosterior)
+    return find_anchored(fitted.posterior) is not None
 
 
 def _top_mean(config: Config, num_outputs: int) -> means.AbstractMean:

@@ -1,5 +1,6 @@
 """Inference engines: `init`, `step`, `result`."""
 
+from nashgp.engines.alternating import Alternating
 from nashgp.engines.base import Engine, Info
 from nashgp.engines.collapsed import Collapsed
 from nashgp.engines.dsvi import DSVI
@@ -8,9 +9,11 @@ from nashgp.engines.lanes import Lanes, lane
 from nashgp.engines.natural import NaturalGradient
 from nashgp.engines.objectives import collapsed_objective, data_term, objective
 from nashgp.engines.starts import Starts
+from nashgp.engines.tempered import Tempered
 
 __all__ = [
     "DSVI",
+    "Alternating",
     "Collapsed",
     "Engine",
     "GameInfo",
@@ -19,6 +22,7 @@ __all__ = [
     "NaturalGradient",
     "PaperGame",
     "Starts",
+    "Tempered",
     "collapsed_objective",
     "data_term",
     "estimate_elbo",

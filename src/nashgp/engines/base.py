@@ -10,6 +10,7 @@ import optax
 from jaxtyping import Array, Float, Int, PyTree
 
 from nashgp.batch import Batch, Data
+from nashgp.model import DeepGP
 from nashgp.networks import Network
 from nashgp.posteriors import Fitted
 from nashgp.shapes import Key, Scalar
@@ -118,30 +119,34 @@ def adam(
     decay_steps: int | None = None,
     momentum: float = 0.9,
     network_rate: float | None = None,
+    model_rate: float | None = None,
 ) -> optax.GradientTransformation:
     """Adam at a constant rate, or with a rate that falls to zero along a cosine.
 
-    Networks may have a rate of their own: what moves a kernel is too much for them.
+    Networks may have a rate of their own, since what moves a kernel is too much for them, and so
+    may the model, at rate 0 if it is known.
     """
 
     def one(rate: float) -> optax.GradientTransformation:
         return optax.chain(optax.scale_by_adam(momentum), falling(rate, decay_steps))
 
-    if network_rate is None:
+    if network_rate is None and model_rate is None:
         return one(learning_rate)
-    return optax.partition({"network": one(network_rate), "rest": one(learning_rate)}, _kinds)
+    rates = {"network": network_rate, "model": model_rate, "rest": None}
+    return optax.partition(
+        {kind: one(learning_rate if rate is None else rate) for kind, rate in rates.items()}, _kinds
+    )
 
 
 def _kinds(params: PyTree) -> PyTree[str]:
     """Which rate each part of a pytree climbs at."""
 
-    def is_network(node: object) -> bool:
-        return isinstance(node, Network)
+    names = {Network: "network", DeepGP: "model"}
 
     def kind(node: object) -> PyTree[str]:
-        return jax.tree.map(lambda _: "network", node) if is_network(node) else "rest"
+        return jax.tree.map(lambda _: names.get(type(node), "rest"), node)
 
-    return jax.tree.map(kind, params, is_leaf=is_network)
+    return jax.tree.map(kind, params, is_leaf=lambda node: type(node) in names)
 
 
 def ascend(

@@ -58,6 +58,7 @@ class Collapsed:
     power: float = number(0.5)
     decay_steps: int | None = number(None)
     network_rate: float | None = None
+    model_rate: float | None = None
 
     def init(self, key: Key, fitted: Fitted) -> State:
         del key  # nothing random about the start
@@ -81,7 +82,12 @@ class Collapsed:
 
     @property
     def _adam(self) -> optax.GradientTransformation:
-        return adam(self.learning_rate, self.decay_steps, network_rate=self.network_rate)
+        return adam(
+            self.learning_rate,
+            self.decay_steps,
+            network_rate=self.network_rate,
+            model_rate=self.model_rate,
+        )
 
     def result(self, key: Key, state: State, data: Data, num: int) -> Fitted:
         """`num` joint draws, each with the Gaussian of the last layer that belongs to it.

@@ -39,6 +39,7 @@ class DSVI:
     draw_inducing: bool = False
     decay_steps: int | None = number(None)
     network_rate: float | None = None
+    model_rate: float | None = None
 
     def init(self, key: Key, fitted: Fitted) -> State:
         del key  # nothing random about the start
@@ -64,7 +65,12 @@ class DSVI:
 
     @property
     def _adam(self) -> optax.GradientTransformation:
-        return adam(self.learning_rate, self.decay_steps, network_rate=self.network_rate)
+        return adam(
+            self.learning_rate,
+            self.decay_steps,
+            network_rate=self.network_rate,
+            model_rate=self.model_rate,
+        )
 
     def result(self, key: Key, state: State, data: Data, num: int) -> Fitted:
         del key, data, num

@@ -1,6 +1,13 @@
 """Posteriors over inducing values: those that training improves, and those made of draws."""
 
-from nashgp.posteriors.anchored import AnchoredPosterior, Mix, Recogniser, anchored_posterior
+from nashgp.posteriors.anchored import (
+    AnchoredPosterior,
+    Critic,
+    Mix,
+    Pool,
+    Recogniser,
+    anchored_posterior,
+)
 from nashgp.posteriors.base import (
     AbstractPosterior,
     AbstractVariational,
@@ -23,6 +30,7 @@ __all__ = [
     "AbstractVariational",
     "AnchoredPosterior",
     "CollapsedPosterior",
+    "Critic",
     "Discriminator",
     "Ensemble",
     "Fitted",
@@ -30,6 +38,7 @@ __all__ = [
     "GeneratedPosterior",
     "Generator",
     "Mix",
+    "Pool",
     "Recogniser",
     "ToppedPosterior",
     "anchored_posterior",

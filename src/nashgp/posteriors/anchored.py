@@ -5,19 +5,23 @@
     v = μ + R h
 
 Given ε all is Gaussian; the mixture over ε may have any shape. With a = 0 and b = 1 it is the
-posterior of DSVI. What cannot be computed is the information `I(v; ε)` alone, and a recognition
-network bounds it from below (Sobolev and Vetrov, "Importance weighted hierarchical variational
-inference", 2019).
+posterior of DSVI. What cannot be computed is the information `I(v; ε)` alone, and Player 1 bounds
+it from below: a `Recogniser` that guesses ε (Sobolev and Vetrov, "Importance weighted hierarchical
+variational inference", 2019), or a `Critic` that tells a draw's own ε from others (Nguyen,
+Wainwright and Jordan, "Estimating divergence functionals and the likelihood ratio by convex risk
+minimization", 2010).
 """
 
+import abc
 from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
+from nashgp.errors import InputError
 from nashgp.model import DeepGP
 from nashgp.networks import Network, network
 from nashgp.posteriors.base import AbstractVariational
@@ -43,26 +47,108 @@ class Mix(NamedTuple):
         return jnp.sum(terms, axis=(-2, -1))
 
 
-class Recogniser(eqx.Module):
-    """Player 1: `r(ε | h) = N(mean(h), scale(h)²)`, pooled over inducing inputs, then over layers.
-
-    `read` ends in zeros at the start, where r is the prior of ε.
-    """
+class Pool(eqx.Module):
+    """What a player sees of a draw: pooled over inducing inputs with shared weights, by layer."""
 
     looks: tuple[Network, ...]
+
+    def __call__(self, h: Values, places: tuple[Frozen, ...]) -> Float[Array, "S W"]:
+        pooled = []
+        for look, value, place in zip(self.looks, h, places, strict=True):
+            seen = jax.nn.leaky_relu(look(beside(value, place.value)), 0.2)
+            pooled.append(jnp.sum(seen, axis=1) / value.shape[1] ** 0.5)
+        return jnp.concatenate(pooled, axis=1)
+
+
+class AbstractPlayer1(eqx.Module):
+    """Whoever bounds the information that draws hold about their noise."""
+
+    pool: Pool
     read: Network
+
+    @abc.abstractmethod
+    def information(
+        self,
+        key: Key,
+        posterior: "AnchoredPosterior",
+        eps: Float[Array, "S E"],
+        h: Values,
+        num: int,
+    ) -> Float[Array, " S"]:
+        """An estimate of `log q(h | ε) - log q(h)` for each draw, too small on average."""
+
+
+class Recogniser(AbstractPlayer1):
+    """`r(ε | h) = N(mean(h), scale(h)²)`; `read` ends in zeros at the start, where r is the prior.
+
+        log q(h) ≤ E log 1/(J+1) Σ_j q(h | ε_j) N(ε_j) / r(ε_j | h),     ε_1..J ~ r,  ε_0 = ε
+
+    for any r and J; the better Player 1 or the larger J, the tighter.
+    """
 
     def __call__(
         self, h: Values, places: tuple[Frozen, ...]
     ) -> tuple[Float[Array, "S E"], Float[Array, "S E"]]:
         """Mean and log scale of the noise behind each draw of frame coordinates."""
-        pooled = []
-        for look, value, place in zip(self.looks, h, places, strict=True):
-            seen = jax.nn.leaky_relu(look(beside(value, place.value)), 0.2)
-            pooled.append(jnp.sum(seen, axis=1) / value.shape[1] ** 0.5)
-        out = self.read(jnp.concatenate(pooled, axis=1)[:, None])[:, 0]
+        out = self.read(self.pool(h, places)[:, None])[:, 0]
         mean, log_scale = jnp.split(out, 2, axis=1)
         return mean, log_scale
+
+    def information(
+        self,
+        key: Key,
+        posterior: "AnchoredPosterior",
+        eps: Float[Array, "S E"],
+        h: Values,
+        num: int,
+    ) -> Float[Array, " S"]:
+        given, joint = self.log_weights(key, posterior, eps, h, num)
+        return given[:, 0] - log_mean_exp(given + joint)
+
+    def log_weights(
+        self,
+        key: Key,
+        posterior: "AnchoredPosterior",
+        eps: Float[Array, "S E"],
+        h: Values,
+        num: int,
+    ) -> tuple[Float[Array, "S J"], Float[Array, "S J"]]:
+        """`log q(h | ε_j)`, and `log N(ε_j) - log r(ε_j | h)`; the first of them is `eps`."""
+        mean, log_scale = self(h, posterior.places)
+        drawn = jr.normal(key, (len(eps), num, posterior.noise_dim), eps.dtype)
+        drawn = mean[:, None] + jnp.exp(log_scale)[:, None] * drawn
+        every = jnp.concatenate([eps[:, None], drawn], axis=1)
+        apart = (every - mean[:, None]) * jnp.exp(-log_scale)[:, None]
+        log_r = -0.5 * jnp.sum(apart**2, axis=2) - jnp.sum(log_scale, axis=1)[:, None]
+        given = jnp.sum(posterior.log_given(h, every), axis=0)
+        return given, -0.5 * jnp.sum(every**2, axis=2) - log_r
+
+
+class Critic(AbstractPlayer1):
+    """`T(h, ε)`, which may be anything: `I ≥ E T(h, ε) - E exp(T(h, ε') - 1)`, ε' of another draw.
+
+    The expectation over ε' is the mean over J draws. At the start T = 1, and the bound is zero.
+    """
+
+    def __call__(
+        self, h: Values, places: tuple[Frozen, ...], eps: Float[Array, "S J E"]
+    ) -> Float[Array, "S J"]:
+        seen = self.pool(h, places)[:, None]
+        seen = jnp.broadcast_to(seen, (*eps.shape[:2], seen.shape[2]))
+        return 1.0 + self.read(jnp.concatenate([seen, eps], axis=2))[:, :, 0]
+
+    def information(
+        self,
+        key: Key,
+        posterior: "AnchoredPosterior",
+        eps: Float[Array, "S E"],
+        h: Values,
+        num: int,
+    ) -> Float[Array, " S"]:
+        others = jr.normal(key, (len(eps), max(1, num), posterior.noise_dim), eps.dtype)
+        every = jnp.concatenate([eps[:, None], others], axis=1)
+        t = self(h, posterior.places, every)
+        return t[:, 0] - jnp.mean(jnp.exp(t[:, 1:] - 1.0), axis=1)
 
 
 class AnchoredPosterior(AbstractVariational):
@@ -74,7 +160,7 @@ class AnchoredPosterior(AbstractVariational):
 
     frame: GaussianPosterior
     mixers: tuple[Network, ...]
-    recogniser: Recogniser
+    player1: AbstractPlayer1
     places: tuple[Frozen, ...]
     noise_dim: int = eqx.field(static=True)
     num_importance: int = eqx.field(static=True, default=NUM_IMPORTANCE)
@@ -86,53 +172,44 @@ class AnchoredPosterior(AbstractVariational):
 
         The first term is exact given ε for the GP prior.
         """
-        noise, rest, others = jr.split(key, 3)
+        draw, others = jr.split(key)
+        eps, mixes, h = self.draw(draw, num)
+        values = self._values(h)
+        kl = self._kl_given_noise(model, mixes, h, values)
+        return values, jnp.mean(kl - self.information(others, eps, h, self.num_importance))
+
+    def draw(self, key: Key, num: int) -> tuple[Float[Array, "S E"], tuple[Mix, ...], Values]:
+        """Noise, what it does, and frame coordinates that it makes."""
+        noise, rest = jr.split(key)
         eps = jr.normal(noise, (num, self.noise_dim), self._dtype)
         mixes = self.mix(eps)
         h = tuple(
             mix.shift + jnp.exp(mix.log_scale) * jr.normal(k, mix.shift.shape, self._dtype)
             for k, mix in zip(jr.split(rest, len(mixes)), mixes, strict=True)
         )
-        values = self._values(h)
-        kl = self._kl_given_noise(model, mixes, h, values)
-        return values, jnp.mean(kl - self.information(others, eps, h, self.num_importance))
+        return eps, mixes, h
 
     def mix(self, eps: Float[Array, "*S E"]) -> tuple[Mix, ...]:
         """What a noise does to the frame of every layer."""
         return tuple(
-            Mix(*jnp.split(net(beside_each(eps, place.value)), 2, axis=-1))
+            Mix(*jnp.split(net.of_pairs(eps, place.value), 2, axis=-1))
             for net, place in zip(self.mixers, self.places, strict=True)
         )
 
     def information(
         self, key: Key, eps: Float[Array, "S E"], h: Values, num: int
     ) -> Float[Array, " S"]:
-        """An estimate of `log q(h | ε) - log q(h)` for each draw, too small on average.
+        """What Player 1 makes of draws: `log q(h | ε) - log q(h)`, too small on average."""
+        return self.player1.information(key, self, eps, h, num)
 
-            log q(h) ≤ E log 1/(J+1) Σ_j q(h | ε_j) N(ε_j) / r(ε_j | h),     ε_1..J ~ r,  ε_0 = ε
-
-        for any r and J; the better Player 1 or the larger J, the tighter.
-        """
-        given, joint = self._log_weights(key, eps, h, num)
-        return jnp.sum(given[:, :, 0], axis=0) - log_mean_exp(jnp.sum(given, axis=0) + joint)
-
-    def _log_weights(
-        self, key: Key, eps: Float[Array, "S E"], h: Values, num: int
-    ) -> tuple[Float[Array, "L S J"], Float[Array, "S J"]]:
-        """`log q(h_l | ε_j)` of every layer, and `log N(ε_j) - log r(ε_j | h)`; j = 0 is `eps`."""
-        mean, log_scale = self.recogniser(h, self.places)
-        drawn = jr.normal(key, (len(eps), num, self.noise_dim), eps.dtype)
-        drawn = mean[:, None] + jnp.exp(log_scale)[:, None] * drawn
-        every = jnp.concatenate([eps[:, None], drawn], axis=1)
-        given = jnp.stack(
+    def log_given(self, h: Values, eps: Float[Array, "S J E"]) -> Float[Array, "L S J"]:
+        """`log q(h_l | ε)` of every layer, for several noises per draw."""
+        return jnp.stack(
             [
                 mix.log_density(jnp.broadcast_to(value[:, None], mix.shift.shape))
-                for mix, value in zip(self.mix(every), h, strict=True)
+                for mix, value in zip(self.mix(eps), h, strict=True)
             ]
         )
-        apart = (every - mean[:, None]) * jnp.exp(-log_scale)[:, None]
-        log_r = -0.5 * jnp.sum(apart**2, axis=2) - jnp.sum(log_scale, axis=1)[:, None]
-        return given, -0.5 * jnp.sum(every**2, axis=2) - log_r
 
     def _values(self, h: Values) -> Values:
         """`v = μ + R h`."""
@@ -179,11 +256,12 @@ def anchored_posterior(
     depth: int = 1,
     num_importance: int = NUM_IMPORTANCE,
     first_mix: float = FIRST_MIX,
+    player1: str = "recogniser",
 ) -> AnchoredPosterior:
-    """Both players where the game begins: all but the Gaussian `frame`, and `r(ε | h) = N(0, I)`.
+    """Both players where the game begins: all but the Gaussian `frame`, and no information.
 
     The frame may cover the first layers alone. `a` starts small and not zero: at zero nothing is to
-    be recognised, and r the prior is the best response.
+    be recognised, and r the prior is the best response. `player1` is "recogniser" or "critic".
     """
     mixers, looks, places = [], [], []
     for number, (mean, layer) in enumerate(zip(frame.means, model.layers, strict=False)):
@@ -194,16 +272,62 @@ def anchored_posterior(
         mixers.append(_scaled(net, ends))
         looks.append(network(look, [p + d, width, width], dtype=dtype))
         places.append(Frozen(layer.z))
-    read = network(
-        jr.fold_in(key, len(mixers)),
-        [len(mixers) * width, width, 2 * noise_dim],
-        dtype=frame.means[0].dtype,
-    )
-    read = _scaled(read, jnp.zeros(2 * noise_dim, frame.means[0].dtype))
-    recogniser = Recogniser(tuple(looks), read)
-    return AnchoredPosterior(
-        frame, tuple(mixers), recogniser, tuple(places), noise_dim, num_importance
-    )
+    if player1 not in ("recogniser", "critic"):
+        raise InputError(f"player1 must be one of recogniser, critic; got {player1!r}.")
+    is_critic, seen, dtype = player1 == "critic", len(mixers) * width, frame.means[0].dtype
+    widths = [seen + noise_dim, width, 1] if is_critic else [seen, width, 2 * noise_dim]
+    read = network(jr.fold_in(key, len(mixers)), widths, dtype=dtype)
+    read = _scaled(read, jnp.zeros(widths[-1], dtype))
+    judge = (Critic if is_critic else Recogniser)(Pool(tuple(looks)), read)
+    return AnchoredPosterior(frame, tuple(mixers), judge, tuple(places), noise_dim, num_importance)
+
+
+class Information(NamedTuple):
+    """What draws tell of their noise, in nats: how far the posterior is from one Gaussian.
+
+    `total` is `I(v; ε)` by many importance draws, and `gap` what a training step's few miss of it.
+    `layers` are `I(v_l; ε)`, and `across = Σ_l I(v_l; ε) - I(v; ε)` is the total correlation of the
+    layers, zero for every posterior that is a product over them.
+    """
+
+    total: Float[Array, ""]
+    gap: Float[Array, ""]
+    layers: Float[Array, " L"]
+    across: Float[Array, ""]
+
+
+@eqx.filter_jit
+def measure_information(
+    key: Key, posterior: AnchoredPosterior, num_draws: int = 100, many: int = 1_000
+) -> Information:
+    """Means over draws; a single layer's part is taken with noises from their prior."""
+
+    def one(key: Key) -> tuple[Array, Array, Array]:
+        draw, few, more, rest = jr.split(key, 4)
+        eps, _, h = posterior.draw(draw, 1)
+        short = posterior.information(few, eps, h, posterior.num_importance)[0]
+        whole = posterior.information(more, eps, h, many)[0]
+        others = jr.normal(rest, (1, many, posterior.noise_dim), eps.dtype)
+        every = jnp.concatenate([eps[:, None], others], axis=1)
+        given = posterior.log_given(h, every)[:, 0]
+        return short, whole, given[:, 0] - log_mean_exp(given)
+
+    short, whole, layers = jax.lax.map(one, jr.split(key, num_draws))  # one at a time, for memory
+    total, by_layer = jnp.mean(whole), jnp.mean(layers, axis=0)
+    return Information(total, total - jnp.mean(short), by_layer, jnp.sum(by_layer) - total)
+
+
+def find_anchored(tree: PyTree) -> AnchoredPosterior | None:
+    """The anchored posterior somewhere in a pytree, if there is one."""
+    for node in jax.tree.leaves(tree, is_leaf=is_anchored):
+        if isinstance(node, AnchoredPosterior):
+            return node
+    return None
+
+
+def is_anchored(node: object) -> bool:
+    """Whether a node of a pytree is an anchored posterior."""
+    return isinstance(node, AnchoredPosterior)
 
 
 def _scaled(net: Network, ends: Float[Array, " O"]) -> Network:
@@ -216,12 +340,6 @@ def beside(value: Float[Array, "*S M P"], place: Float[Array, "M D"]) -> Float[A
     """`value ⊕ place` for every inducing input."""
     wide = jnp.broadcast_to(place, (*value.shape[:-1], place.shape[1]))
     return jnp.concatenate([value, wide], axis=-1)
-
-
-def beside_each(eps: Float[Array, "*S E"], place: Float[Array, "M D"]) -> Float[Array, "*S M J"]:
-    """`ε ⊕ z_m`, the same noise beside every inducing input."""
-    shape = (*eps.shape[:-1], len(place), eps.shape[-1])
-    return beside(jnp.broadcast_to(eps[..., None, :], shape), place)
 
 
 def log_mean_exp(x: Float[Array, "*S J"]) -> Float[Array, "*S"]:

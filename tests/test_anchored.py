@@ -11,7 +11,15 @@ import optax
 import pytest
 
 from nashgp import DeepGPRegressor, kernels, load, means, recipes, train
-from nashgp.engines import DSVI, Alternating, Collapsed, NaturalGradient, Tempered
+from nashgp.engines import (
+    DSVI,
+    Alternating,
+    Collapsed,
+    NaturalGradient,
+    Starts,
+    Tempered,
+    lane,
+)
 from nashgp.errors import InputError
 from nashgp.layers import SparseGPLayer
 from nashgp.likelihoods import Gaussian
@@ -25,6 +33,7 @@ from nashgp.posteriors import (
     anchored_posterior,
 )
 from nashgp.posteriors.anchored import log_mean_exp, measure_information
+from nashgp.posteriors.mixture import blend, densities
 from nashgp.priors import GPPrior
 from tests.cases import tiny_data, tiny_fitted
 
@@ -115,7 +124,7 @@ def gaps(posterior, model, nums, seed=0):
 def _apart(posterior, model, nums, key):
     draw, others = jr.split(key)
     eps, mixes, h = noise_and_values(posterior, draw)
-    values = posterior._values(h)
+    values = posterior.values(h)
     kl = posterior._kl_given_noise(model, mixes, h, values)
     estimates = [kl - posterior.information(others, eps, h, num) for num in nums]
     log_det = sum(
@@ -362,7 +371,7 @@ def test_another_prior_is_met_by_draws():
     other = DeepGP(model.layers, model.likelihood, Disguised())
     eps, mixes, h = noise_and_values(posterior, jr.key(3), 50_000)
     del eps
-    values = posterior._values(h)
+    values = posterior.values(h)
     exact = posterior._kl_given_noise(model, mixes, h, values)
     drawn = posterior._kl_given_noise(other, mixes, h, values)
     np.testing.assert_allclose(np.mean(drawn), np.mean(exact), atol=0.03)
@@ -531,3 +540,71 @@ def test_information_of_a_linear_generator():
     np.testing.assert_allclose(got.layers, [exact(one) for one in w], atol=0.1)
     np.testing.assert_allclose(got.across, sum(map(exact, w)) - both, atol=0.1)
     assert got.across > 0.1 and got.gap > 0.0
+
+
+# ---- a mixture of starts ------------------------------------------------------------------------
+
+
+def test_coordinates_are_where_values_came_from():
+    posterior = random_posterior(2, tiny_fitted().model, noise_dim=2)
+    _, _, h = posterior.draw(jr.key(0), 7)
+    for back, there in zip(posterior.coordinates(posterior.values(h)), h, strict=True):
+        np.testing.assert_allclose(back, there, atol=1e-10)
+
+
+def test_parts_that_found_the_same_mode_share_its_weight():
+    """Two of three Gaussians sit on one of two modes, which hold 0.3 and 0.7 of the mass."""
+    model = flat_model(1)
+    centres = jnp.asarray([-8.0, -8.0, 8.0])
+
+    def part(centre):
+        frame = GaussianPosterior((jnp.full((1, 1), centre),), (jnp.ones((1, 1, 1)),))
+        return anchored_posterior(jr.key(0), frame, model, first_mix=0.0, width=2, noise_dim=1)
+
+    parts = eqx.filter_vmap(part)(centres)
+    values, log_q = densities(jr.key(1), parts, 50, 5)
+    v = values[0][:, :, 0, 0]
+    normal = jax.scipy.stats.norm.logpdf
+    for number, centre in enumerate(centres):  # without mixing, densities are exact
+        np.testing.assert_allclose(log_q[:, :, number], normal(v, centre), atol=1e-9)
+    target = jnp.logaddexp(np.log(0.3) + normal(v, -8.0), np.log(0.7) + normal(v, 8.0))
+    made = blend(parts, target + 5.0, log_q)
+    np.testing.assert_allclose(made.weight[0] + made.weight[1], 0.3, atol=1e-6)
+    draws = made.sample(jr.key(2), model, 1_000)[0]
+    assert np.mean(np.asarray(draws) > 0.0) == pytest.approx(0.7, abs=2e-3)
+
+
+def test_densities_of_parts_are_bounds_from_the_right_side():
+    """A mixture's estimated KL is never below the true one, with the noises of its draws known."""
+    model = flat_model(2)
+    parts = eqx.filter_vmap(lambda seed: random_mixed(seed, model))(jnp.arange(2))
+    values, log_q = densities(jr.key(1), parts, 4_000, 3)
+    weight = jnp.asarray([0.4, 0.6])
+    told = jax.nn.logsumexp(log_q + jnp.log(weight)[None, None], axis=2)
+    for number in range(2):
+        v = jax.tree.map(lambda leaf, n=number: leaf[n], values)
+        each = []
+        for other in range(2):
+            one = lane(parts, other)
+            each.append(log_q_on_grid(one, one.coordinates(v)) - one.log_det)
+        true = jax.nn.logsumexp(jnp.stack(each) + jnp.log(weight)[:, None], axis=0)
+        gap = np.asarray(told[number] - true)
+        assert np.mean(gap) > -4.0 * np.std(gap) / len(gap) ** 0.5
+        assert np.mean(gap) < 0.5
+
+
+def random_mixed(seed, model):
+    """A generator with much to tell, at a random place."""
+    frame = GaussianPosterior(
+        tuple(jr.normal(jr.key(seed), (layer.num_inducing, 1)) for layer in model.layers),
+        tuple(jnp.eye(layer.num_inducing)[None] for layer in model.layers),
+    )
+    return anchored_posterior(
+        jr.key(seed), frame, model, noise_dim=1, width=8, depth=2, first_mix=0.9
+    )
+
+
+def test_starts_are_blended_for_a_known_model_alone():
+    start = recipes.anchor(tiny_fitted(), whole=True, noise_dim=1, width=4)
+    with pytest.raises(InputError, match="model_rate"):
+        Starts(DSVI(draw_inducing=True), 3, blended=True).init(jr.key(0), start)

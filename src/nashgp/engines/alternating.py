@@ -1,14 +1,14 @@
 """The anchored game by turns: Player 1 answers, then Player 2 moves against that answer."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import optax
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, PyTree
 
 from nashgp.batch import Batch, Data
 from nashgp.engines.base import Engine, StepInfo, adam, ascend, number
@@ -41,7 +41,7 @@ class Alternating:
 
     def init(self, key: Key, fitted: Fitted) -> State:
         inner = self.engine.init(key, fitted)
-        return State(inner, self._adam.init(_player1(inner)))
+        return State(inner, self._adam.init(cast(PyTree, _player1(inner))))
 
     def step(self, key: Key, state: State, batch: Batch) -> tuple[State, StepInfo]:
         first, second = jr.split(key)

@@ -21,9 +21,8 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from nashgp.batch import Batch, Data
 from nashgp.engines.base import adam, ascend, number
-from nashgp.engines.objectives import data_term
+from nashgp.engines.objectives import log_likelihood
 from nashgp.errors import InputError
-from nashgp.layers import Inducing
 from nashgp.model import DeepGP
 from nashgp.posteriors import (
     Discriminator,
@@ -35,7 +34,7 @@ from nashgp.posteriors import (
 )
 from nashgp.posteriors.generated import Logits
 from nashgp.priors import Values
-from nashgp.shapes import Key, Number, Scalar
+from nashgp.shapes import Key, Scalar
 from nashgp.transforms import trainable
 
 Rate = optax.GradientTransformation
@@ -282,15 +281,6 @@ class PaperGame:
 
     def _warmed_up(self, step: Int[Array, ""]) -> Float[Array, ""]:
         return jnp.minimum(step / self.warm_up, 1.0) if self.warm_up else jnp.ones(())
-
-
-def log_likelihood(
-    noise: Key, rest: Key, model: DeepGP, values: Values, batch: Batch, power: Number
-) -> Scalar:
-    """`L(θ, U)` averaged over given draws of U, scaled to the whole data."""
-    eps = model.noise(noise, len(values[0]), len(batch.x))
-    moments = model.propagate(batch.x, tuple(map(Inducing, values)), eps)
-    return data_term(rest, model, moments, batch, power=power)
 
 
 class Estimate(NamedTuple):

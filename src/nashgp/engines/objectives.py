@@ -57,6 +57,15 @@ def objective(
     return data_term(rest, model, moments, batch, power=power) - kl
 
 
+def log_likelihood(
+    noise: Key, rest: Key, model: DeepGP, values: Values, batch: Batch, power: Number
+) -> Scalar:
+    """`L(θ, U)` averaged over given draws of U, scaled to the whole data."""
+    eps = model.noise(noise, len(values[0]), len(batch.x))
+    moments = model.propagate(batch.x, tuple(map(Inducing, values)), eps)
+    return data_term(rest, model, moments, batch, power=power)
+
+
 def collapsed_objective(
     key: Key,
     model: DeepGP,

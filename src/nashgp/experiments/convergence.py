@@ -28,7 +28,7 @@ NUM_STEPS = {
     "published": 5_000,
     "closed": 3_000,
     "drawn": 3_000,
-    "natural": 2_000,
+    "natural": 800,
     "collapsed": 500,
     "grown": 500,
 }
@@ -117,7 +117,7 @@ class Cell(cells.Cell):
         if self.method in ALL_ROWS:
             return Collapsed(0.03, 1, self.power, decay_steps=num_steps)
         if self.method == "natural":
-            return NaturalGradient(0.03, 1, self.power, decay_steps=num_steps)
+            return NaturalGradient(0.1, 1, self.power, decay_steps=num_steps)
         return DSVI(0.02, 1, self.power, self.method == "drawn", decay_steps=num_steps)
 
 

@@ -24,6 +24,7 @@ from nashgp.posteriors.generated import (
     Generator,
     generated_posterior,
 )
+from nashgp.posteriors.mixture import MixturePosterior
 
 __all__ = [
     "AbstractPosterior",
@@ -38,6 +39,7 @@ __all__ = [
     "GeneratedPosterior",
     "Generator",
     "Mix",
+    "MixturePosterior",
     "Pool",
     "Recogniser",
     "ToppedPosterior",

@@ -13,12 +13,14 @@ minimization", 2010).
 """
 
 import abc
+import math
 from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, PyTree
 
 from nashgp.errors import InputError
@@ -31,6 +33,7 @@ from nashgp.shapes import Key
 from nashgp.transforms import Frozen
 
 NOISE_DIM, WIDTH, NUM_IMPORTANCE = 8, 32, 10
+LOUDEST, WIDEST = 10.0, 5.0  # how far a logarithm may go: beyond it one draw outweighs all others
 FIRST_MIX = 0.05  # standard deviation of a(ε, z) at the start: small, and not zero
 
 
@@ -45,6 +48,12 @@ class Mix(NamedTuple):
         apart = (h - self.shift) * jnp.exp(-self.log_scale)
         terms = -0.5 * (apart**2 + jnp.log(2.0 * jnp.pi)) - self.log_scale
         return jnp.sum(terms, axis=(-2, -1))
+
+
+def _mix(out: Float[Array, "*S M O"]) -> Mix:
+    """Both halves of a network's outputs; the scale never leaves `exp(± WIDEST)`."""
+    shift, log_scale = jnp.split(out, 2, axis=-1)
+    return Mix(shift, WIDEST * jnp.tanh(log_scale / WIDEST))
 
 
 class Pool(eqx.Module):
@@ -92,7 +101,15 @@ class Recogniser(AbstractPlayer1):
         """Mean and log scale of the noise behind each draw of frame coordinates."""
         out = self.read(self.pool(h, places)[:, None])[:, 0]
         mean, log_scale = jnp.split(out, 2, axis=1)
-        return mean, log_scale
+        return mean, WIDEST * jnp.tanh(log_scale / WIDEST)
+
+    def guess(
+        self, key: Key, h: Values, places: tuple[Frozen, ...], num: int
+    ) -> Float[Array, "S J E"]:
+        """`num` draws of `r(ε | h)` for each draw of frame coordinates."""
+        mean, log_scale = self(h, places)
+        drawn = jr.normal(key, (len(mean), num, mean.shape[1]), mean.dtype)
+        return mean[:, None] + jnp.exp(log_scale)[:, None] * drawn
 
     def information(
         self,
@@ -115,9 +132,8 @@ class Recogniser(AbstractPlayer1):
     ) -> tuple[Float[Array, "S J"], Float[Array, "S J"]]:
         """`log q(h | ε_j)`, and `log N(ε_j) - log r(ε_j | h)`; the first of them is `eps`."""
         mean, log_scale = self(h, posterior.places)
-        drawn = jr.normal(key, (len(eps), num, posterior.noise_dim), eps.dtype)
-        drawn = mean[:, None] + jnp.exp(log_scale)[:, None] * drawn
-        every = jnp.concatenate([eps[:, None], drawn], axis=1)
+        guesses = self.guess(key, h, posterior.places, num)
+        every = jnp.concatenate([eps[:, None], guesses], axis=1)
         apart = (every - mean[:, None]) * jnp.exp(-log_scale)[:, None]
         log_r = -0.5 * jnp.sum(apart**2, axis=2) - jnp.sum(log_scale, axis=1)[:, None]
         given = jnp.sum(posterior.log_given(h, every), axis=0)
@@ -127,7 +143,8 @@ class Recogniser(AbstractPlayer1):
 class Critic(AbstractPlayer1):
     """`T(h, ε)`, which may be anything: `I ≥ E T(h, ε) - E exp(T(h, ε') - 1)`, ε' of another draw.
 
-    The expectation over ε' is the mean over J draws. At the start T = 1, and the bound is zero.
+    The expectation over ε' is the mean over J draws. At the start T = 1, and the bound is zero. T
+    never leaves `1 ± LOUDEST`, lest the exponential of one draw drown all others.
     """
 
     def __call__(
@@ -135,7 +152,8 @@ class Critic(AbstractPlayer1):
     ) -> Float[Array, "S J"]:
         seen = self.pool(h, places)[:, None]
         seen = jnp.broadcast_to(seen, (*eps.shape[:2], seen.shape[2]))
-        return 1.0 + self.read(jnp.concatenate([seen, eps], axis=2))[:, :, 0]
+        said = self.read(jnp.concatenate([seen, eps], axis=2))[:, :, 0]
+        return 1.0 + LOUDEST * jnp.tanh(said / LOUDEST)
 
     def information(
         self,
@@ -174,7 +192,7 @@ class AnchoredPosterior(AbstractVariational):
         """
         draw, others = jr.split(key)
         eps, mixes, h = self.draw(draw, num)
-        values = self._values(h)
+        values = self.values(h)
         kl = self._kl_given_noise(model, mixes, h, values)
         return values, jnp.mean(kl - self.information(others, eps, h, self.num_importance))
 
@@ -192,7 +210,7 @@ class AnchoredPosterior(AbstractVariational):
     def mix(self, eps: Float[Array, "*S E"]) -> tuple[Mix, ...]:
         """What a noise does to the frame of every layer."""
         return tuple(
-            Mix(*jnp.split(net.of_pairs(eps, place.value), 2, axis=-1))
+            _mix(net.of_pairs(eps, place.value))
             for net, place in zip(self.mixers, self.places, strict=True)
         )
 
@@ -211,7 +229,7 @@ class AnchoredPosterior(AbstractVariational):
             ]
         )
 
-    def _values(self, h: Values) -> Values:
+    def values(self, h: Values) -> Values:
         """`v = μ + R h`."""
         frame = self.frame.gaussians()
         return tuple(
@@ -219,20 +237,37 @@ class AnchoredPosterior(AbstractVariational):
             for part, value in zip(frame, h, strict=True)
         )
 
+    def coordinates(self, values: Values) -> Values:
+        """`h = R⁻¹ (v - μ)`."""
+        found = []
+        for part, value in zip(self.frame.gaussians(), values, strict=True):
+            assert part.root is not None
+            apart = jnp.moveaxis(value - part.value[None], 0, 1)  # inducing inputs first
+            each = jax.vmap(lambda r, a: solve_triangular(r, a, lower=True), (0, 2), 2)
+            found.append(jnp.moveaxis(each(part.root, apart), 1, 0))
+        return tuple(found)
+
+    @property
+    def log_det(self) -> Float[Array, ""]:
+        """`log |det R|`, over all layers and outputs."""
+        return sum(
+            (
+                jnp.sum(jnp.log(jnp.abs(jnp.diagonal(root, axis1=1, axis2=2))))
+                for root in self.frame.roots
+            ),
+            start=jnp.zeros((), self._dtype),
+        )
+
     def _kl_given_noise(
         self, model: DeepGP, mixes: tuple[Mix, ...], h: Values, values: Values
     ) -> Float[Array, " S"]:
         """`KL(q(v | ε) ‖ p)` of each draw; from the draw itself if the prior is not the GP's."""
-        log_det = sum(
-            jnp.sum(jnp.log(jnp.abs(jnp.diagonal(root, axis1=1, axis2=2))))
-            for root in self.frame.roots
-        )
         if type(model.prior) is not GPPrior:
             log_q = sum(mix.log_density(value) for mix, value in zip(mixes, h, strict=True))
             log_p = jax.vmap(lambda v: model.prior.log_density(model.layers, v))(values)
-            return log_q - log_det - log_p
-        total = jnp.zeros(len(h[0]), self._dtype) - log_det
-        centres = self._values(tuple(mix.shift for mix in mixes))
+            return log_q - self.log_det - log_p
+        total = jnp.zeros(len(h[0]), self._dtype) - self.log_det
+        centres = self.values(tuple(mix.shift for mix in mixes))
         for mix, centre, part in zip(mixes, centres, self.frame.gaussians(), strict=True):
             assert part.root is not None
             squares = jnp.sum(part.root**2, axis=1).T  # Σ_m R_pmk², one for each column k of R
@@ -263,13 +298,16 @@ def anchored_posterior(
     The frame may cover the first layers alone. `a` starts small and not zero: at zero nothing is to
     be recognised, and r the prior is the best response. `player1` is "recogniser" or "critic".
     """
+    log_scale = 0.5 * math.log1p(-(first_mix**2))
     mixers, looks, places = [], [], []
     for number, (mean, layer) in enumerate(zip(frame.means, model.layers, strict=False)):
         make, look = jr.split(jr.fold_in(key, number))
         d, p, dtype = layer.z.shape[1], mean.shape[1], mean.dtype
         net = network(make, [noise_dim + d, *[width] * depth, 2 * p], dtype=dtype)
         ends = jnp.concatenate([jnp.full(p, first_mix, dtype), jnp.zeros(p, dtype)])
-        mixers.append(_scaled(net, ends))
+        net = _scaled(net, ends)
+        net = eqx.tree_at(lambda n: n.biases[-1], net, net.biases[-1].at[p:].set(log_scale))
+        mixers.append(net)
         looks.append(network(look, [p + d, width, width], dtype=dtype))
         places.append(Frozen(layer.z))
     if player1 not in ("recogniser", "critic"):

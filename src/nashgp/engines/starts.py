@@ -48,7 +48,7 @@ class Starts:
     blended: bool = False
 
     def init(self, key: Key, fitted: Fitted) -> State:
-        if self.blended and getattr(self.engine, "model_rate", None) != 0.0:
+        if self.blended and getattr(_innermost(self.engine), "model_rate", None) != 0.0:
             raise InputError("starts of different models cannot be blended; set model_rate=0.")
 
         def one(key: Key) -> Any:
@@ -77,7 +77,7 @@ class Starts:
             raise InputError("only anchored posteriors of all layers can be blended.")
         draw, rest = jr.split(key)
         values, log_q = densities(draw, parts, BLEND_DRAWS, BLEND_IMPORTANCE)
-        batch, power = data.all(), getattr(self.engine, "power", 0.0)
+        batch, power = data.all(), getattr(_innermost(self.engine), "power", 0.0)
 
         def log_joint(pair: tuple[Key, Values]) -> Scalar:
             key, one = pair
@@ -89,6 +89,11 @@ class Starts:
         flat = jax.tree.map(lambda v: v.reshape(-1, *v.shape[2:]), values)
         joint = jax.lax.map(log_joint, (jr.split(rest, self.num * BLEND_DRAWS), flat))
         return Fitted(model, blend(parts, joint.reshape(self.num, BLEND_DRAWS), log_q))
+
+
+def _innermost(engine: Any) -> Any:
+    """The engine inside those that only change its rows or turns."""
+    return _innermost(engine.engine) if hasattr(engine, "engine") else engine
 
 
 def _scattered(key: Key, fitted: Fitted, scale: float) -> Fitted:

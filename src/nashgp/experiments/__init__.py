@@ -8,6 +8,7 @@ EXPERIMENTS = {
     "game-uci": "nashgp.experiments.game_uci",
     "anchored-uci": "nashgp.experiments.anchored_uci",
     "synthetic": "nashgp.experiments.synthetic",
+    "modes": "nashgp.experiments.modes",
     "player1": "nashgp.experiments.player1",
     "tying": "nashgp.experiments.tying",
     "one-layer": "nashgp.experiments.one_layer",

@@ -157,6 +157,7 @@ def pin(cores: "multiprocessing.Queue[int]") -> None:
 COLUMNS = {  # heading -> key of a score
     "MLL": "mll",
     "JSD": "jsd",
+    "share": "share",
     "modes": "modes",
     "parameters": "parameters",
     "MLL mm": "mll_moment_matched",

@@ -13,7 +13,6 @@ minimization", 2010).
 """
 
 import abc
-import math
 from typing import NamedTuple
 
 import equinox as eqx
@@ -298,16 +297,13 @@ def anchored_posterior(
     The frame may cover the first layers alone. `a` starts small and not zero: at zero nothing is to
     be recognised, and r the prior is the best response. `player1` is "recogniser" or "critic".
     """
-    log_scale = 0.5 * math.log1p(-(first_mix**2))
     mixers, looks, places = [], [], []
     for number, (mean, layer) in enumerate(zip(frame.means, model.layers, strict=False)):
         make, look = jr.split(jr.fold_in(key, number))
         d, p, dtype = layer.z.shape[1], mean.shape[1], mean.dtype
         net = network(make, [noise_dim + d, *[width] * depth, 2 * p], dtype=dtype)
         ends = jnp.concatenate([jnp.full(p, first_mix, dtype), jnp.zeros(p, dtype)])
-        net = _scaled(net, ends)
-        net = eqx.tree_at(lambda n: n.biases[-1], net, net.biases[-1].at[p:].set(log_scale))
-        mixers.append(net)
+        mixers.append(_scaled(net, ends))
         looks.append(network(look, [p + d, width, width], dtype=dtype))
         places.append(Frozen(layer.z))
     if player1 not in ("recogniser", "critic"):

@@ -23,7 +23,7 @@ class MixturePosterior(AbstractPosterior):
     def sample(self, key: Key, model: DeepGP, num: int) -> Values:
         """Draws of the parts in proportion to their weights, in random order."""
         place, order, draw = jr.split(key, 3)
-        levels = (jnp.arange(num) + jr.uniform(place, (), self.weight.dtype)) / num
+        levels = (jnp.arange(num, dtype=self.weight.dtype) + jr.uniform(place)) / num
         which = jnp.searchsorted(jnp.cumsum(self.weight), levels)
         which = jr.permutation(order, jnp.minimum(which, len(self.weight) - 1))
 

@@ -7,10 +7,13 @@ from nashgp.engines.game import GameInfo, PaperGame, estimate_elbo
 from nashgp.engines.lanes import Lanes, lane
 from nashgp.engines.natural import NaturalGradient
 from nashgp.engines.objectives import collapsed_objective, data_term, objective
+from nashgp.engines.sghmc import SGHMC, ChainInfo
 from nashgp.engines.starts import Starts
 
 __all__ = [
     "DSVI",
+    "SGHMC",
+    "ChainInfo",
     "Collapsed",
     "Engine",
     "GameInfo",

@@ -7,6 +7,7 @@ EXPERIMENTS = {
     "auto-uci": "nashgp.experiments.auto_uci",
     "game-uci": "nashgp.experiments.game_uci",
     "anchored-uci": "nashgp.experiments.anchored_uci",
+    "sghmc-uci": "nashgp.experiments.sghmc_uci",
     "synthetic": "nashgp.experiments.synthetic",
     "player1": "nashgp.experiments.player1",
     "tying": "nashgp.experiments.tying",

@@ -10,6 +10,7 @@ from nashgp.posteriors.base import (
     sample_prior,
 )
 from nashgp.posteriors.collapsed import CollapsedPosterior, ToppedPosterior
+from nashgp.posteriors.drawn import DrawnPosterior
 from nashgp.posteriors.gaussian import GaussianPosterior, gaussian_posterior
 from nashgp.posteriors.generated import (
     Discriminator,
@@ -24,6 +25,7 @@ __all__ = [
     "AnchoredPosterior",
     "CollapsedPosterior",
     "Discriminator",
+    "DrawnPosterior",
     "Ensemble",
     "Fitted",
     "GaussianPosterior",

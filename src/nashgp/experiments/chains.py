@@ -35,8 +35,8 @@ class Cell(cells.Cell):
     init: float = BASE["init"]
     noise: float = BASE["V"]
     friction: float = BASE["α"]
-    num_draws: int = 50_000
-    spacing: int = 4
+    num_draws: int = 20_000
+    spacing: int = 5
 
     def check(self) -> None:
         """The rows are those of the paper, any seed will do."""

@@ -270,7 +270,7 @@ def test_the_draws_kept_are_those_of_the_chain():
     check(16, [11, 13, 15])  # five have been kept, there is room for three
     check(12, [7, 9, 11])
     check(10, [7, 7, 9])  # fewer than asked for
-    check(7, [3, 3, 5])  # none yet: the later half of those of the burn-in
+    check(7, [5, 5, 5])  # none yet: the latest of the burn-in
     check(0, [0, 0, 0])  # where the chains stand
     assert not np.allclose(positions[0][0], positions[0][1])  # draws of the posterior that was
     window = np.asarray(states[15].window[0])
@@ -444,12 +444,19 @@ def test_hyperparameters_stop_where_held_out_rows_are_predicted_best(monkeypatch
 
     monkeypatch.setattr(train, "run", spy)
     model = quietly(small(validation_fraction=0.2, num_steps=300), X, Y)
-    (few, _, burnt), (all_rows, start, drawn) = seen
-    assert few == 32 and all_rows == 40
-    best = np.nanargmax(burnt.history.validation)
-    assert burnt.history.best_step == burnt.history.step[best]
-    jax.tree.map(np.testing.assert_array_equal, start, burnt.fitted.model)
+    *looks, (all_rows, start, drawn) = seen
+    burnt, tried = looks[::2], looks[1::2]
+    assert all(few == 32 for few, *_ in looks) and all_rows == 40
+    for (_, _, before), (_, _, after) in zip(burnt, tried, strict=True):
+        jax.tree.map(np.testing.assert_array_equal, before.fitted.model, after.fitted.model)
+    scores = model.history_.validation[np.isfinite(model.history_.validation)]
+    assert len(scores) == len(tried) >= 3 and np.all(np.isfinite(scores))
+    best = tried[int(np.argmax(scores))][2].fitted
+    jax.tree.map(np.testing.assert_array_equal, start, best.model)
     jax.tree.map(np.testing.assert_array_equal, start, drawn.fitted.model)
+    lengths = np.cumsum([len(outcome.history.objective) for *_, outcome in burnt])
+    assert list(lengths) == [10, 20, 40, 80, 140, 200][: len(lengths)]  # it went on, not anew
+    assert int(burnt[1][2].state.pace.step) == 20
     assert model.fitted_.posterior.num_draws == 10
     with pytest.raises(InputError, match="leaves fewer than two"):
         small(validation_fraction=0.99).fit(X, Y)

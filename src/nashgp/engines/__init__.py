@@ -7,7 +7,7 @@ from nashgp.engines.game import GameInfo, PaperGame, estimate_elbo
 from nashgp.engines.lanes import Lanes, lane
 from nashgp.engines.natural import NaturalGradient
 from nashgp.engines.objectives import collapsed_objective, data_term, objective
-from nashgp.engines.sghmc import SGHMC, ChainInfo
+from nashgp.engines.sghmc import SGHMC, ChainInfo, hold
 from nashgp.engines.starts import Starts
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "collapsed_objective",
     "data_term",
     "estimate_elbo",
+    "hold",
     "lane",
     "objective",
 ]

@@ -184,7 +184,7 @@ class SGHMC:
     def result(self, key: Key, state: State, data: Data, num: int) -> Fitted:
         """`num` of the kept draws, spread evenly over them; repeated where fewer have been kept.
 
-        Before the first of them those of the burn-in's later half, and before its first where the
+        Before the first of them those of the burn-in's last tenth, and before its first where the
         chains stand.
         """
         del key, data
@@ -289,6 +289,12 @@ class SGHMC:
         return adam(self.learning_rate)
 
 
+def hold(state: State) -> State:
+    """The same chains with the burn-in over: scales and hyperparameters stay as they are."""
+    now = state.pace.step
+    return state._replace(numbers=state.numbers._replace(burn_in=now, freeze=now))
+
+
 def _check(name: str, value: object, good: object, where: str) -> None:
     if not good:
         raise InputError(f"{name} must be {where}, got {value}.")
@@ -330,14 +336,15 @@ def _keep(state: State, density: ChainValues) -> Kept:
 def _counts(state: State, size: int) -> tuple[Int[Array, ""], Int[Array, ""]]:
     """How many draws the phase that counts has made, and how many of them to use, at least one.
 
-    That of the burn-in counts until another has made a draw, and then its later half alone.
+    That of the burn-in counts until the next has made one, and its last tenth alone: older draws
+    belong to other hyperparameters.
     """
     step, numbers = state.pace.step, state.numbers
     before = jnp.minimum(step, numbers.burn_in) // numbers.spacing
     after = jnp.maximum(step - numbers.burn_in, 0) // numbers.spacing
     sampled = after > 0
     count = jnp.where(sampled, after, before)
-    usable = jnp.where(sampled, after, before - before // 2)
+    usable = jnp.where(sampled, after, before // 10)
     return count, jnp.clip(usable, 1, size)
 
 

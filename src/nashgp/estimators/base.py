@@ -38,7 +38,7 @@ LEARNING_RATE, PAPER_RATE, SAMPLER_RATE = 0.03, 0.025, 0.01
 MIXED_SHARE = 0.4  # steps of an anchored game over those that made its Gaussians
 MIXED_RATE, NETWORK_RATE = 0.01, 0.003  # in that game; a frame that is almost right moves little
 BURN_IN = 2 / 3  # share of a sampler's steps before the first draw that is kept
-LOOKS, SETTLE = 20, 0.25  # at rows held out in a burn-in; share of it repeated with all rows
+SETTLE = 0.25  # share of a burn-in that is repeated with all rows once hyperparameters are held
 DISAGREE = 1.2  # largest R-hat of chains that say the same
 TOLD_APART = 0.9  # accuracy above which a discriminator's log ratio falls short of the KL
 FIRST_STAGE = 0.6  # share of the steps that a deep model spends as a shallow one
@@ -291,11 +291,10 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         settings |= self._options[0]
         return recipes.engine(self.engine if paper else "dsvi", plan.last_layer, **settings)
 
-    def _sampler(self, plan: "Plan", num_steps: int, **settings: Any) -> growth.Stage:
-        """A run of a sampler: `burn_in` of `settings`, and draws over the rest of the steps."""
+    def _sampler(self, plan: "Plan", num_steps: int, after: int, **settings: Any) -> growth.Stage:
+        """A run of a sampler, whose draws are to be spread over the steps `after` its burn-in."""
         options = self._options[0]
         num_chains = options.get("num_chains", 1)
-        after = num_steps - settings["burn_in"]
         num_draws = max(1, min(-(-self.num_mixture // num_chains), after))
         settings |= {
             "learning_rate": float(self.learning_rate or SAMPLER_RATE),
@@ -318,26 +317,26 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         plan: "Plan",
         start: Fitted,
         data: Data,
-        apart: tuple[Data, train.Validation] | None,
+        apart: tuple[Data, Data] | None,
     ) -> train.Outcome:
         """A burn-in in which hyperparameters climb, then draws while they are held.
 
-        With some rows set `apart` from others, hyperparameters are those that predicted them best
-        in a burn-in on the others; the draws are then made with all rows.
+        With rows in two parts, hyperparameters are those of a burn-in on the first that predict
+        the second best; the draws are then made with all rows.
         """
         num_burn_in = round(BURN_IN * plan.num_steps)
+        num_after = plan.num_steps - num_burn_in
         if apart is None:
-            return self._sampler(plan, plan.num_steps, burn_in=num_burn_in).run(key, start, data)
+            stage = self._sampler(plan, plan.num_steps, num_after, burn_in=num_burn_in)
+            return stage.run(key, start, data)
         first, second = jr.split(key)
-        stage = self._sampler(plan, num_burn_in, burn_in=num_burn_in)
-        chunk = max(1, num_burn_in // LOOKS)
-        stage.options.update(validation=apart[1], chunk=chunk)
-        outcome = stage.run(first, start, apart[0])
+        brief = round(growth.TRIED * num_burn_in)
+        stage = self._sampler(plan, num_burn_in, brief, burn_in=num_burn_in)
+        outcome = growth.learn_hyperparameters(first, stage, start, *apart)
         if outcome.history.interrupted:
             return outcome
         settle = round(SETTLE * num_burn_in)
-        rest = plan.num_steps - num_burn_in + settle
-        stage = self._sampler(plan, rest, burn_in=settle, freeze=0)
+        stage = self._sampler(plan, settle + num_after, num_after, burn_in=settle, freeze=0)
         return growth.go_on(second, outcome, outcome.fitted, stage, data)
 
     @property
@@ -498,7 +497,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         keys = jr.split(jr.split(jr.key(seed))[0], 3)
         if self._samples:
             everything = make_data(x, t, w, dtype=self.dtype, padded=True)
-            apart = (data, ending["validation"]) if num_held else None
+            apart = (data, ending["validation"].data) if num_held else None
             return plan.power, self._sample(keys[1], plan, start, everything, apart)
         one_stage = len(start.model.layers) == self.num_layers
         whole = plan.last_layer == "gradient"

@@ -381,7 +381,7 @@ def _densities(
     for number, value in enumerate(shown):
         colour = COLOURS[number % len(COLOURS)]
         axes.plot(f, first[value].density, color=colour, lw=1.0, label=f"{name} = {value:g}")
-    top = 1.6 * float(np.max(truth))
+    top = 2.2 * float(np.max(truth))
     axes.set(xlabel="f", ylabel="density", xlim=(-11, 11), ylim=(0.0, top))
     axes.legend(fontsize=8)
 

@@ -277,6 +277,7 @@ def test_both_kinds_of_sampler_are_scored(made_up, tmp_path):
         cell = sghmc_uci.Cell("boston", 0, kind, num_inducing=8, num_steps=90, num_draws=10)
         work(cell, tmp_path)
         scores = json.loads(cell.path(tmp_path).read_text())["scores"]
+        assert len(scores.pop("looks")) == (5 if kind == "held" else 0)
         assert all(np.isfinite(value) for value in scores.values())
 
 

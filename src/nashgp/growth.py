@@ -22,9 +22,8 @@ from nashgp.shapes import Key
 
 POWERS = (0.5, 0.0, 1.0)  # the first unless another is clearly better
 HELD_OUT = 0.2  # share of the training rows that judge the powers
-LOOKS = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)  # at rows held out, as shares of a burn-in
-TRIED = 0.1  # share of a burn-in that draws are made for such a look
-PATIENCE = 2  # looks without a gain that end it
+LOOKS = (0.1, 0.2, 0.4, 0.7, 1.0)  # at rows held out, as shares of a burn-in
+TRIED = 0.5  # of a burn-in to draw for each look: fewer draws make late hyperparameters look bad
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,15 +91,16 @@ def clearly_best(scores: Float[np.ndarray, "L N"]) -> int:
 def learn_hyperparameters(
     key: Key, stage: Stage, start: Fitted, data: Data, apart: Data
 ) -> train.Outcome:
-    """The part of a sampler's burn-in after which rows set `apart` are predicted best.
+    """A sampler's burn-in, or the part of it after which rows set `apart` are predicted best.
 
     At each look hyperparameters are held for as long as it takes to make draws, which are scored;
-    then the burn-in goes on from where it was. The outcome is that of the best draws.
+    then the burn-in goes on from where it was. The whole of it counts unless a part is better by
+    more than a standard error of the difference over the rows. The outcome is that of the draws.
     """
     assert isinstance(stage.engine, SGHMC)
     ends = sorted({max(1, round(share * stage.num_steps)) for share in LOOKS})
     rows = tuple(np.asarray(part) for part in (apart.x, apart.y, apart.weight))
-    options, history, scores, tries, best = dict(stage.options), None, [], [], 0
+    options, history, scores, tries = dict(stage.options), None, [], []
     for number, (begin, end) in enumerate(itertools.pairwise([0, *ends])):
         climb, draw, look = jr.split(jr.fold_in(key, number), 3)
         part = dataclasses.replace(stage, num_steps=end - begin, options=options)
@@ -108,21 +108,17 @@ def learn_hyperparameters(
         history = history.followed_by(burnt.history) if history else burnt.history
         if history.interrupted:
             return burnt._replace(history=history)
-        brief = max(1, round(TRIED * stage.num_steps))
         held = stage.options | {"state": hold(burnt.state)}
+        brief = max(1, round(TRIED * stage.num_steps))
         tries.append(
             dataclasses.replace(stage, num_steps=brief, options=held).run(draw, start, data)
         )
-        scored = _scores(look, tries[-1].fitted, *rows, num_samples=stage.engine.num_draws)
-        scores.append(float(np.mean(scored)))
-        history.validation[-1] = scores[-1]
+        scores.append(_scores(look, tries[-1].fitted, *rows, num_samples=stage.engine.num_draws))
+        history.validation[-1] = np.mean(scores[-1])
         options["state"] = burnt.state
-        best = int(np.argmax(scores))
-        if number - best >= PATIENCE:
-            break
     assert history is not None
-    history = dataclasses.replace(history, best_step=ends[best])
-    return tries[best]._replace(history=history)
+    best = len(ends) - 1 - clearly_best(np.stack(scores[::-1]))
+    return tries[best]._replace(history=dataclasses.replace(history, best_step=ends[best]))
 
 
 def _held_out(key: Key, data: Data) -> Bool[np.ndarray, " N"]:

@@ -61,7 +61,7 @@ PAIRS = [(engine, "gaussian") for engine in ENGINES] + [
     if name != "gaussian"
     for engine in ("dsvi", "dsvi-drawn-power")
 ]
-PAIRS += [("natural", "poisson"), ("game", "robust-max"), ("sghmc", "student-t")]
+PAIRS += [("natural", "poisson"), ("game", "robust-max")]
 
 
 def rows(num: int = 12, width: int = 2, seed: int = 0) -> np.ndarray:

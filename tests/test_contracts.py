@@ -140,7 +140,7 @@ def test_engines_are_values(name):
     assert hash(engine) == hash(copy.deepcopy(engine))
 
 
-@pytest.mark.parametrize("name", ["dsvi", "dsvi-drawn", "collapsed", "natural", "sghmc"])
+@pytest.mark.parametrize("name", ["dsvi", "dsvi-drawn", "collapsed", "natural"])
 def test_steps_agree_under_vmap(name, x64):
     """A stack of problems in one program is the problems one by one."""
     engine, data = ENGINES[name], tiny_data()

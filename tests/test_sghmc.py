@@ -63,7 +63,8 @@ def stationary_variance(step, friction, precision, noise_variance):
     return noise_variance * (2.0 - friction) / (friction * pull * (2.0 * (2.0 - friction) - pull))
 
 
-PLAIN = {"burn_in": 0, "num_chains": 400, "num_draws": 100, "spacing": 10}
+PLAIN = {"burn_in": 0, "num_chains": 400, "num_draws": 60, "spacing": 10}
+LONG = PLAIN | {"num_draws": 100}
 
 
 @pytest.mark.parametrize(
@@ -75,8 +76,8 @@ def test_the_chain_has_the_variance_of_its_recursion(pull, friction, gradient_no
     step = pull / precision
     step_size = (step * NUM_ROWS) ** 0.5
     engine = SGHMC(step_size=step_size, friction=friction, gradient_noise=gradient_noise, **PLAIN)
-    draws = draws_of(run(engine, fitted, data, 1_000, num_kept=40_000))[:, 0]
-    assert len(draws) == 40_000
+    draws = draws_of(run(engine, fitted, data, 600, num_kept=24_000))[:, 0]
+    assert len(draws) == 24_000
     added = 2.0 * friction * step - gradient_noise * step_size**4
     want = stationary_variance(step, friction, precision, added)
     if gradient_noise == 0.0:  # what is known: 1/λ, too large by a factor that falls to one
@@ -86,6 +87,7 @@ def test_the_chain_has_the_variance_of_its_recursion(pull, friction, gradient_no
     np.testing.assert_allclose(np.var(late), want, rtol=0.06)
 
 
+@pytest.mark.slow
 def test_noise_of_a_batch_is_made_up_for():
     """Rows one at a time: gradients differ by `Var(y) / σ⁴` whatever `v` is, and V says so."""
     fitted, data, mean, precision = point()
@@ -94,7 +96,7 @@ def test_noise_of_a_batch_is_made_up_for():
     spread = float(np.var(np.asarray(data.y))) / NOISE**2
 
     def variance(told):
-        engine = SGHMC(step_size=step_size, friction=friction, gradient_noise=told, **PLAIN)
+        engine = SGHMC(step_size=step_size, friction=friction, gradient_noise=told, **LONG)
         draws = draws_of(run(engine, fitted, data, 1_000, num_kept=40_000, batch_size=1))[:, 0]
         assert abs(np.mean(draws[8_000:]) - mean) < 0.02
         return np.var(draws[8_000:])
@@ -153,7 +155,7 @@ def test_plain_sampler_agrees_with_blackjax():
             position = one(jr.split(jr.key(number), num), position)
             found.append(np.asarray(position))
     theirs = np.concatenate(found[10:])
-    engine = SGHMC(step_size=(step * NUM_ROWS) ** 0.5, friction=friction, **PLAIN)
+    engine = SGHMC(step_size=(step * NUM_ROWS) ** 0.5, friction=friction, **LONG)
     ours = draws_of(run(engine, fitted, data, 1_000, num_kept=40_000))[20_000:, 0]
     np.testing.assert_allclose(np.mean(ours), np.mean(theirs), atol=0.02)
     np.testing.assert_allclose(np.var(ours), np.var(theirs), rtol=0.06)
@@ -294,6 +296,7 @@ def test_stored_draws_are_spread_over_a_prediction():
         np.testing.assert_array_equal(got, np.array(want, float))
 
 
+@pytest.mark.slow
 def test_deterministic_conditionals_are_one_density():
     """No hidden noise: the same position has the same density at any key."""
     fitted, data, engine = tiny_fitted(), tiny_data(), SGHMC()

@@ -8,14 +8,11 @@ those of the plain sampler (Chen et al. 2014): the burn-in has no steps, so no s
 import dataclasses
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from nashgp.experiments import cells
-
-if TYPE_CHECKING:
-    from nashgp.experiments.plots import Chain
 
 BASE = {"η": 0.3, "init": 4.0, "V": 0.1, "α": 0.4}
 FIELDS = {"η": "eta", "init": "init", "V": "noise", "α": "friction"}
@@ -109,8 +106,8 @@ STUDY = cells.Study(
 )
 
 
-def sweep(records: Sequence[dict], name: str) -> "list[Chain]":
-    """The chains in which one setting varies and the others do not."""
+def sweep(records: Sequence[dict], name: str) -> list[Any]:
+    """Each `plots.Chain` in which one setting varies and the others do not."""
     from nashgp.experiments.plots import Chain
 
     found = []

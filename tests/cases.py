@@ -5,7 +5,7 @@ import numpy as np
 
 from nashgp import kernels
 from nashgp.batch import Data, make_data
-from nashgp.engines import DSVI, Collapsed, NaturalGradient, PaperGame
+from nashgp.engines import DSVI, SGHMC, Collapsed, NaturalGradient, PaperGame
 from nashgp.likelihoods import Bernoulli, Gaussian, Poisson, RobustMax, Softmax, StudentT
 from nashgp.posteriors import Fitted, GaussianPosterior
 from nashgp.precision import dtype_of, scope
@@ -50,6 +50,7 @@ ENGINES = {
     "collapsed": Collapsed(num_samples=2),
     "natural": NaturalGradient(num_samples=2),
     "game": PaperGame(num_samples=2),
+    "sghmc": SGHMC(num_chains=2, num_draws=3, burn_in=1, spacing=1, window=2),
 }
 
 # Compiling is most of the time of a test, so not every engine meets every likelihood: each engine

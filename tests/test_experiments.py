@@ -1,6 +1,7 @@
 """Every experiment in miniature, on made-up rows: the scripts cannot rot."""
 
 import argparse
+import dataclasses
 import hashlib
 import importlib
 import json
@@ -19,6 +20,7 @@ from nashgp.experiments import (
     EXPERIMENTS,
     anchored_uci,
     auto_uci,
+    chains,
     convergence,
     diagrams,
     diamond,
@@ -28,6 +30,7 @@ from nashgp.experiments import (
     one_layer,
     player1,
     power_uci,
+    sghmc_uci,
     synthetic,
     tying,
 )
@@ -101,6 +104,8 @@ def test_a_failed_cell_is_kept_and_counted(monkeypatch, tmp_path):
         modes,
         one_layer,
         synthetic,
+        chains,
+        sghmc_uci,
         player1,
         tying,
     ],
@@ -222,6 +227,29 @@ def test_the_synthetic_study_is_drawn(monkeypatch, tmp_path):
     (file,) = folder.glob("*.json")
     scores = json.loads(file.read_text())["scores"]
     assert scores["parameters"] == 301 and (folder / "synthetic.png").stat().st_size > 10_000
+    (file,) = (tmp_path / "results" / "synthetic_sghmc_quick").glob("*.json")
+    assert json.loads(file.read_text())["scores"]["jsd"] > 0.0
+    assert (folder / "sghmc.png").stat().st_size > 10_000
+
+
+def test_one_setting_of_a_sampler_varies_at_a_time():
+    """Every kept point of the grid belongs to a sweep, and the paper's own to all of them."""
+    grid = [
+        chains.Cell("diamond", 0, eta, init, noise, friction)
+        for eta in chains.SWEEPS["η"]
+        for init in chains.SWEEPS["init"]
+        for noise in chains.SWEEPS["V"]
+        for friction in chains.SWEEPS["α"]
+    ]
+    scores = {"jsd": 0.1, "mll": -2.0, "density": [0.0]}
+    kept = [
+        {"cell": dataclasses.asdict(cell), "scores": scores}
+        for cell in filter(chains.STUDY.keep, grid)
+    ]
+    assert len(kept) == 1 + sum(len(values) - 1 for values in chains.SWEEPS.values())
+    for name, values in chains.SWEEPS.items():
+        found = [chain.settings[name] for chain in chains.sweep(kept, name)]
+        assert sorted(found) == sorted(values)
 
 
 def test_the_game_finds_the_gaussian_of_one_inducing_value(tmp_path):
@@ -243,6 +271,16 @@ def test_differences_are_paired_over_splits():
     got = anchored_uci.differences(both).splitlines()[1]
     assert "2 splits" in got and "mll +0.2000 ± 0.1000" in got
     assert "objective_per_row +0.4000 ± 0.2000" in got
+
+
+@pytest.mark.slow
+def test_both_kinds_of_sampler_are_scored(made_up, tmp_path):
+    for kind in ("published", "held"):
+        cell = sghmc_uci.Cell("boston", 0, kind, num_inducing=8, num_steps=90, num_draws=10)
+        work(cell, tmp_path)
+        scores = json.loads(cell.path(tmp_path).read_text())["scores"]
+        assert len(scores.pop("looks")) == (5 if kind == "held" else 0)
+        assert all(np.isfinite(value) for value in scores.values())
 
 
 @pytest.mark.slow

@@ -49,17 +49,17 @@ def number_or_auto(kind: Callable[[str], Any]) -> Callable[[str], Any]:
 
 # The arguments of `DeepGPRegressor` that a command line can hold; a test compares the two.
 OPTIONS = {
-    "engine": Option(str, "dsvi", "how the posterior is found"),
+    "engine": Option(str, "dsvi", "how the posterior is found: dsvi, ipvi, sghmc"),
     "game": Option(str, "anchored", "game of an implicit posterior: anchored, paper"),
     "num_layers": Option(int, 2, "depth; 1 is an ordinary sparse Gaussian process"),
     "hidden_dim": Option(int, None, "width of the hidden layers; else that of the inputs"),
     "num_inducing": Option(number_or_auto(int), "auto", "inducing inputs of each layer, or auto"),
     "kernel": Option(str, "rbf+matern32", "rbf, matern12, matern32, matern52, or a sum"),
     "likelihood": Option(str, "auto", "auto, gaussian, student-t, poisson"),
-    "num_steps": Option(int, None, "training steps; else 500 to 3000, by last_layer"),
+    "num_steps": Option(int, None, "training steps; else 500 to 15000, by engine"),
     "batch_size": Option(int, None, "rows of a step; else all while that is cheap"),
     "num_samples": Option(int, None, "posterior draws in each step; else 1, in a game 10"),
-    "last_layer": Option(str, "auto", "auto, collapsed, natural, gradient"),
+    "last_layer": Option(str, "auto", "auto, collapsed, natural, gradient, sampled"),
     "power": Option(number_or_auto(float), "auto", "power of the data term, 0 to 1, or auto"),
     "learning_rate": Option(float, None, "step size of Adam; else 0.03, in a game 0.025"),
     "validation_fraction": Option(float, 0.0, "share of rows held out to decide when to stop"),

@@ -205,3 +205,62 @@ def simulation_based_calibration(
         num = len(draws)
         ranks.append(np.sum(draws < truth, axis=0))
     return Calibration(np.array(ranks, dtype=int), num)
+
+
+# ---- chains of a sampler ------------------------------------------------------------------------
+
+Chains = Float[np.ndarray, "K T *rest"]
+
+
+def split_rhat(draws: Chains) -> Float[np.ndarray, "*rest"]:
+    """Potential scale reduction over halves of chains: near 1 where they agree.
+
+        R² = ((n - 1)/n W + B/n) / W        W within, B between the 2K halves of n draws
+
+    (Gelman et al. 2013.) A quantity that does not vary at all counts as settled.
+    """
+    halves = _halves(draws)
+    n = halves.shape[1]
+    within = np.mean(np.var(halves, axis=1, ddof=1), axis=0)
+    between = np.var(np.mean(halves, axis=1), axis=0, ddof=1)  # B / n
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.sqrt((n - 1) / n + between / within)
+    return np.where((within == 0.0) & (between == 0.0), 1.0, ratio)
+
+
+def effective_draws(draws: Chains) -> Float[np.ndarray, "*rest"]:
+    """How many independent draws tell as much about a mean: `2 K n / (1 + 2 Σ_t ρ_t)`.
+
+    Correlations come from all halves of chains together and are summed in pairs, which are made
+    to fall, until the first that is below zero (Geyer 1992).
+    """
+    halves = _halves(draws)
+    num, n, *rest = halves.shape
+    flat = halves.reshape(num, n, -1)
+    return np.array([_effective(flat[:, :, j]) for j in range(flat.shape[2])]).reshape(rest)
+
+
+def _halves(draws: Chains) -> Float[np.ndarray, "H n *rest"]:
+    half = draws.shape[1] // 2
+    if half < 2:
+        raise InputError("diagnostics of chains need at least 4 draws of each; keep more.")
+    return np.concatenate([draws[:, :half], draws[:, -half:]]).astype(np.float64)
+
+
+def _effective(chains: Float[np.ndarray, "H n"]) -> float:
+    num, n = chains.shape
+    centred = chains - np.mean(chains, axis=1, keepdims=True)
+    spectrum = np.abs(np.fft.rfft(centred, 2 * n, axis=1)) ** 2
+    covariance = np.mean(np.fft.irfft(spectrum, axis=1)[:, :n] / n, axis=0)
+    within = covariance[0] * n / (n - 1)
+    total = covariance[0] + np.var(np.mean(chains, axis=1), ddof=1)
+    if total == 0.0:
+        return float(num * n)
+    rho = 1.0 - (within - covariance) / total
+    rho[0] = 1.0
+    pairs = rho[: n - n % 2].reshape(-1, 2).sum(axis=1)
+    positive = pairs[: np.argmax(pairs < 0.0)] if np.any(pairs < 0.0) else pairs
+    falling = np.minimum.accumulate(positive)
+    # Negative correlation makes draws worth more than as many independent ones, within reason.
+    time = max(-1.0 + 2.0 * float(np.sum(falling)), 1.0 / np.log10(num * n))
+    return num * n / time

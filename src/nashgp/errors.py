@@ -21,5 +21,9 @@ class NotPositiveDefiniteError(NumericalError):
     """A covariance matrix could not be factorised, even with the largest jitter."""
 
 
+class UnsettledChainsWarning(UserWarning):
+    """Chains of a sampler, or their halves, disagree: they have not seen the whole posterior."""
+
+
 class UntrustedRatioWarning(UserWarning):
     """A discriminator tells posterior from prior so well that its log ratio is no KL."""

@@ -1,6 +1,10 @@
-"""Training by stages: powers judged on held-out rows, a shallow model, then the deep one."""
+"""Training by stages: powers judged on held-out rows, a shallow model, then the deep one.
+
+Of a sampler: hyperparameters judged on held-out rows, then draws.
+"""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,13 +15,15 @@ from jaxtyping import Bool, Float
 
 from nashgp import predict, train
 from nashgp.batch import Data
-from nashgp.engines import Collapsed, Engine, Lanes, lane
+from nashgp.engines import SGHMC, Collapsed, Engine, Lanes, hold, lane
 from nashgp.posteriors import Fitted
 from nashgp.precision import dtype_of, scope
 from nashgp.shapes import Key
 
 POWERS = (0.5, 0.0, 1.0)  # the first unless another is clearly better
 HELD_OUT = 0.2  # share of the training rows that judge the powers
+LOOKS = (0.1, 0.2, 0.4, 0.7, 1.0)  # at rows held out, as shares of a burn-in
+TRIED = 0.5  # of a burn-in to draw for each look: fewer draws make late hyperparameters look bad
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +88,39 @@ def clearly_best(scores: Float[np.ndarray, "L N"]) -> int:
     return best if np.mean(gain) > np.std(gain) / len(gain) ** 0.5 else 0
 
 
+def learn_hyperparameters(
+    key: Key, stage: Stage, start: Fitted, data: Data, apart: Data
+) -> train.Outcome:
+    """A sampler's burn-in, or the part of it after which rows set `apart` are predicted best.
+
+    At each look hyperparameters are held for as long as it takes to make draws, which are scored;
+    then the burn-in goes on from where it was. The whole of it counts unless a part is better by
+    more than a standard error of the difference over the rows. The outcome is that of the draws.
+    """
+    assert isinstance(stage.engine, SGHMC)
+    ends = sorted({max(1, round(share * stage.num_steps)) for share in LOOKS})
+    rows = tuple(np.asarray(part) for part in (apart.x, apart.y, apart.weight))
+    options, history, scores, tries = dict(stage.options), None, [], []
+    for number, (begin, end) in enumerate(itertools.pairwise([0, *ends])):
+        climb, draw, look = jr.split(jr.fold_in(key, number), 3)
+        part = dataclasses.replace(stage, num_steps=end - begin, options=options)
+        burnt = part.run(climb, start, data)
+        history = history.followed_by(burnt.history) if history else burnt.history
+        if history.interrupted:
+            return burnt._replace(history=history)
+        held = stage.options | {"state": hold(burnt.state)}
+        brief = max(1, round(TRIED * stage.num_steps))
+        tries.append(
+            dataclasses.replace(stage, num_steps=brief, options=held).run(draw, start, data)
+        )
+        scores.append(_scores(look, tries[-1].fitted, *rows, num_samples=stage.engine.num_draws))
+        history.validation[-1] = np.mean(scores[-1])
+        options["state"] = burnt.state
+    assert history is not None
+    best = len(ends) - 1 - clearly_best(np.stack(scores[::-1]))
+    return tries[best]._replace(history=dataclasses.replace(history, best_step=ends[best]))
+
+
 def _held_out(key: Key, data: Data) -> Bool[np.ndarray, " N"]:
     """A random share of the rows that are not padding."""
     held = np.zeros(data.x.shape[0], dtype=bool)
@@ -91,6 +130,13 @@ def _held_out(key: Key, data: Data) -> Bool[np.ndarray, " N"]:
 
 
 def _scores(
-    key: Key, fitted: Fitted, x: np.ndarray, y: np.ndarray, weight: np.ndarray
+    key: Key,
+    fitted: Fitted,
+    x: np.ndarray,
+    y: np.ndarray,
+    weight: np.ndarray,
+    *,
+    num_samples: int = 1,
 ) -> Float[np.ndarray, " N"]:
-    return predict.summarise(predict.log_density, key, fitted, x, y, weight, num_samples=1)
+    rows = x, y, weight
+    return predict.summarise(predict.log_density, key, fitted, *rows, num_samples=num_samples)

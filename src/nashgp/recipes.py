@@ -15,7 +15,7 @@ from jaxtyping import Float
 from sklearn.cluster import KMeans
 
 from nashgp import kernels, means
-from nashgp.engines import DSVI, Collapsed, Engine, NaturalGradient, PaperGame, Starts
+from nashgp.engines import DSVI, SGHMC, Collapsed, Engine, NaturalGradient, PaperGame, Starts
 from nashgp.engines.collapsed import above_hidden, below_last
 from nashgp.errors import InputError
 from nashgp.layers import SparseGPLayer
@@ -50,6 +50,7 @@ LIKELIHOODS: dict[str, Callable[[int], AbstractLikelihood]] = {
 ENGINES: dict[str, dict[str, Callable[..., Engine]]] = {
     "dsvi": {"collapsed": Collapsed, "natural": NaturalGradient, "gradient": DSVI},
     "ipvi": {"gradient": PaperGame},
+    "sghmc": {"sampled": SGHMC},
 }
 
 # Settings of an anchored game that belong to its generator and Player 1.

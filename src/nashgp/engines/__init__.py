@@ -8,12 +8,15 @@ from nashgp.engines.game import GameInfo, PaperGame, estimate_elbo
 from nashgp.engines.lanes import Lanes, lane
 from nashgp.engines.natural import NaturalGradient
 from nashgp.engines.objectives import collapsed_objective, data_term, objective
+from nashgp.engines.sghmc import SGHMC, ChainInfo, hold
 from nashgp.engines.starts import Starts
 from nashgp.engines.tempered import Tempered
 
 __all__ = [
     "DSVI",
+    "SGHMC",
     "Alternating",
+    "ChainInfo",
     "Collapsed",
     "Engine",
     "GameInfo",
@@ -26,6 +29,7 @@ __all__ = [
     "collapsed_objective",
     "data_term",
     "estimate_elbo",
+    "hold",
     "lane",
     "objective",
 ]

@@ -44,7 +44,8 @@ class DSVI:
     def init(self, key: Key, fitted: Fitted) -> State:
         del key  # nothing random about the start
         if not isinstance(fitted.posterior, AbstractVariational):
-            raise InputError("gradient steps cannot go on from a collapsed last layer.")
+            kind = type(fitted.posterior).__name__
+            raise InputError(f"gradient steps cannot go on from a {kind}.")
         params, frozen = eqx.partition(fitted, trainable(fitted))
         return State(params, frozen, self._adam.init(params))
 

@@ -17,24 +17,29 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from nashgp import growth, kernels, persist, predict, recipes, train
-from nashgp.batch import make_data
+from nashgp import chains, growth, kernels, persist, predict, recipes, train
+from nashgp.batch import Data, make_data
 from nashgp.engines import Collapsed, Engine
-from nashgp.errors import InputError, UntrustedRatioWarning
+from nashgp.errors import InputError, UnsettledChainsWarning, UntrustedRatioWarning
 from nashgp.estimators import rows
 from nashgp.estimators.rows import Rows
 from nashgp.likelihoods import AbstractLikelihood, Gaussian
-from nashgp.posteriors import Ensemble, Fitted, members_of
+from nashgp.posteriors import DrawnPosterior, Ensemble, Fitted, members_of
 from nashgp.precision import scope
 from nashgp.scaling import Scaling, is_constant
+from nashgp.shapes import Key
 
 log = logging.getLogger("nashgp")
 
 NUM_STEPS = {"collapsed": 500, "natural": 2_000, "gradient": 3_000, "game": 5_000}
+NUM_STEPS["sampled"] = 15_000
 NUM_SAMPLES, PAPER_SAMPLES = 1, 10
-LEARNING_RATE, PAPER_RATE = 0.03, 0.025
+LEARNING_RATE, PAPER_RATE, SAMPLER_RATE = 0.03, 0.025, 0.01
 MIXED_SHARE = 0.4  # steps of an anchored game over those that made its Gaussians
 MIXED_RATE, NETWORK_RATE = 0.01, 0.003  # in that game; a frame that is almost right moves little
+BURN_IN = 2 / 3  # share of a sampler's steps before the first draw that is kept
+SETTLE = 0.25  # share of a burn-in that is repeated with all rows once hyperparameters are held
+DISAGREE = 1.2  # largest R-hat of chains that say the same
 TOLD_APART = 0.9  # accuracy above which a discriminator's log ratio falls short of the KL
 FIRST_STAGE = 0.6  # share of the steps that a deep model spends as a shallow one
 NUM_INDUCING, FEW_ROWS, MANY_INDUCING = 128, 2_000, 256  # more inducing inputs while rows are few
@@ -165,6 +170,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         self.batch_size_ = plan.batch_size or plan.num_rows
         self.last_layer_, self.power_ = plan.last_layer, power
         self._warn_of_ratio()
+        self._warn_of_chains()
         return self
 
     def _warn_of_ratio(self) -> None:
@@ -183,12 +189,30 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
                 stacklevel=3,
             )
 
+    def _warn_of_chains(self) -> None:
+        """Say so when chains, or the halves of one, have not seen the same posterior."""
+        posterior = self._first.posterior
+        if self.history_.interrupted or not isinstance(posterior, DrawnPosterior):
+            return
+        if posterior.num_draws < chains.FEWEST:
+            return
+        report = self.chains_
+        if report.worst > DISAGREE:
+            warnings.warn(
+                f"the chains disagree ({report}), so some of the posterior has not been seen; "
+                "raise num_steps, or start several with engine_options={'num_chains': 4}.",
+                UnsettledChainsWarning,
+                stacklevel=3,
+            )
+
     def _check_settings(self) -> None:
         """Raise `InputError` for a setting that no rows could make valid."""
         recipes.check_kernel(self.kernel)
         engines = recipes.choose("engine", self.engine, recipes.ENGINES)
         recipes.choose("game", self.game, dict.fromkeys(("anchored", "paper")))
-        if not self._plays_paper:  # an anchored game can be played over all that makes Gaussians
+        if (
+            self.engine != "sghmc" and not self._plays_paper
+        ):  # an anchored game can be played over all that makes Gaussians
             engines = recipes.ENGINES["dsvi"]
         recipes.choose("last_layer", self.last_layer, {"auto": None, **engines})
         recipes.choose("dtype", self.dtype, dict.fromkeys(("float64", "float32")))
@@ -221,6 +245,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
             fits = size * self._num_samples <= COLLAPSED_SIZE
             last_layer = "collapsed" if gaussian and fits and whole else "natural"
             last_layer = "gradient" if is_game else last_layer
+            last_layer = "sampled" if self._samples else last_layer
         collapsed = last_layer == "collapsed"
         if collapsed and not whole:
             raise InputError(
@@ -232,6 +257,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         power, judge = self.power, False
         if power == "auto":
             power = growth.POWERS[0] if gaussian and not is_game else 0.0
+            power = 1.0 if self._samples else power
             judge = collapsed and not warm and len(start.model.layers) == 1
             judge &= num_rows >= JUDGED_ROWS and size * len(growth.POWERS) <= COLLAPSED_SIZE
         restarts = self.num_restarts
@@ -264,6 +290,58 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
             settings["network_rate"] = NETWORK_RATE
         settings |= self._options[0]
         return recipes.engine(self.engine if paper else "dsvi", plan.last_layer, **settings)
+
+    def _sampler(self, plan: "Plan", num_steps: int, after: int, **settings: Any) -> growth.Stage:
+        """A run of a sampler, whose draws are to be spread over the steps `after` its burn-in."""
+        options = self._options[0]
+        num_chains = options.get("num_chains", 1)
+        num_draws = max(1, min(-(-self.num_mixture // num_chains), after))
+        settings |= {
+            "learning_rate": float(self.learning_rate or SAMPLER_RATE),
+            "num_samples": self._num_samples,
+            "power": plan.power,
+            "num_draws": num_draws,
+            "spacing": max(1, after // num_draws),
+        }
+        if self.warm_start and hasattr(self, "fitted_"):
+            settings["start"] = None
+        settings |= options
+        engine = recipes.engine(self.engine, plan.last_layer, **settings)
+        kept = min(self.num_mixture, settings["num_draws"] * num_chains)
+        run = {"batch_size": plan.batch_size, "progress": self.progress, "num_kept": kept}
+        return growth.Stage(engine, num_steps, run)
+
+    def _sample(
+        self,
+        key: Key,
+        plan: "Plan",
+        start: Fitted,
+        data: Data,
+        apart: tuple[Data, Data] | None,
+    ) -> train.Outcome:
+        """A burn-in in which hyperparameters climb, then draws while they are held.
+
+        With rows in two parts, hyperparameters are those of a burn-in on the first that predict
+        the second best; the draws are then made with all rows.
+        """
+        num_burn_in = round(BURN_IN * plan.num_steps)
+        num_after = plan.num_steps - num_burn_in
+        if apart is None:
+            stage = self._sampler(plan, plan.num_steps, num_after, burn_in=num_burn_in)
+            return stage.run(key, start, data)
+        first, second = jr.split(key)
+        brief = round(growth.TRIED * num_burn_in)
+        stage = self._sampler(plan, num_burn_in, brief, burn_in=num_burn_in)
+        outcome = growth.learn_hyperparameters(first, stage, start, *apart)
+        if outcome.history.interrupted:
+            return outcome
+        settle = round(SETTLE * num_burn_in)
+        stage = self._sampler(plan, settle + num_after, num_after, burn_in=settle, freeze=0)
+        return growth.go_on(second, outcome, outcome.fitted, stage, data)
+
+    @property
+    def _samples(self) -> bool:
+        return self.engine == "sghmc"
 
     @property
     def _plays_paper(self) -> bool:
@@ -365,7 +443,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         """
         width = self.hidden_dim or num_inputs
         named = isinstance(self.kernel, str)
-        other = not self._plays_paper and self.last_layer != "gradient"
+        other = not self._plays_paper and not self._samples and self.last_layer != "gradient"
         return named and other and width == num_inputs
 
     def _num_inducing(self, num_rows: int) -> int:
@@ -417,6 +495,10 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
             return growth.Stage(self._engine(plan, num_steps, power), num_steps, options)
 
         keys = jr.split(jr.split(jr.key(seed))[0], 3)
+        if self._samples:
+            everything = make_data(x, t, w, dtype=self.dtype, padded=True)
+            apart = (data, ending["validation"].data) if num_held else None
+            return plan.power, self._sample(keys[1], plan, start, everything, apart)
         one_stage = len(start.model.layers) == self.num_layers
         whole = plan.last_layer == "gradient"
         mixes = self._plays_anchored and (whole or self.num_layers > 1)
@@ -548,6 +630,15 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         total = np.sum(share)
         return share / total if total > 0.0 else share
 
+    @property
+    def chains_(self) -> chains.ChainReport:
+        """Whether the chains of engine "sghmc" agree: split R-hat and effective draws.
+
+        Of the log density and of the function at the first layer's inducing inputs.
+        """
+        check_is_fitted(self)
+        return chains.examine(self._first, self._first.model.layers[0].z)
+
     def summary(self) -> str:
         """A table of the input columns and a line for every layer and the noise, to print."""
         relevance = self.relevance_
@@ -572,6 +663,9 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
             lines.append(
                 f"noise: standard deviation {', '.join(f'{s:.4g}' for s in self.noise_std_)}"
             )
+        posterior = self._first.posterior
+        if isinstance(posterior, DrawnPosterior) and posterior.num_draws >= chains.FEWEST:
+            lines.append(f"chains: {self.chains_}")
         return "\n".join(lines)
 
     # ---- files --------------------------------------------------------------------------------

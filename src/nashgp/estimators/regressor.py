@@ -29,8 +29,9 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
 
     Parameters
     ----------
-    engine : {"dsvi", "ipvi"}
-        How the posterior is found: a Gaussian, or draws of a generator that plays a game.
+    engine : {"dsvi", "ipvi", "sghmc"}
+        How the posterior is found: a Gaussian, draws of a generator that plays a game, or chains of
+        a sampler (stochastic gradient Hamiltonian Monte Carlo).
     game : {"anchored", "paper"}
         The game that engine "ipvi" plays: over a Gaussian, with a bound, or that of the paper.
     num_layers : int
@@ -50,27 +51,30 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
         `nashgp.likelihoods`, whose noise refers to standardised targets. Counts are not scaled.
     num_steps : int or None
         Training steps; None for 500, 2,000 or 3,000 with a collapsed, natural or gradient last
-        layer. Unless the last layer is left to gradients, a deep model spends the first 60 % of
-        them as a model of one layer, and then grows.
+        layer, 5,000 in the paper's game, 15,000 for a sampler. Unless the last layer is left to
+        gradients or a sampler, a deep model spends the first 60 % of them as a model of one layer,
+        and then grows. A sampler burns in over the first two thirds.
     batch_size : int or None
         Rows in each step; None for all rows while the last layer is collapsed, else all of up to
         1,000 rows and 512 of more.
     num_samples : int or None
         Posterior draws in each training step; None for 1, and 10 in a game.
-    last_layer : {"auto", "collapsed", "natural", "gradient"}
+    last_layer : {"auto", "collapsed", "natural", "gradient", "sampled"}
         How the last layer's posterior is found. "collapsed" integrates it out, for normal noise
         and all rows in each step; "natural" takes natural gradient steps, for mini-batches and
         any likelihood; "gradient" leaves it to Adam, as published. "auto" collapses while rows x
-        inducing inputs x draws is at most 2,097,152 (16,384 rows at 128), else "natural".
+        inducing inputs x draws is at most 2,097,152 (16,384 rows at 128), else "natural". With
+        engine "sghmc" all layers are "sampled".
     power : float or "auto"
         Power of the data term, from 0 (the evidence lower bound) to 1. "auto" is 0.5 for normal
-        noise and 0 otherwise; with a collapsed last layer and 200 rows or more, held-out training
-        rows may choose 0 or 1 instead.
+        noise, 1 for a sampler, and 0 otherwise; with a collapsed last layer and 200 rows or more,
+        held-out training rows may choose 0 or 1 instead.
     learning_rate : float or None
         Step size of Adam at the start; it falls to zero along a cosine, except in a game. None
-        for 0.03, and 0.025 in a game.
+        for 0.03, and 0.025 in a game. That of a sampler's hyperparameters is 0.01 throughout.
     validation_fraction : float
-        Share of the training rows set aside to decide when to stop; 0 for none.
+        Share of the training rows set aside to decide when to stop; 0 for none. A sampler holds its
+        hyperparameters from there on, and draws with all rows.
     num_restarts : int or "auto"
         Models that are fitted and averaged in prediction. The first grows from a shallow one, the
         second is deep from the start, and so on in turn. "auto" is 2 for deep models with a
@@ -96,6 +100,7 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
         any, of the first member: see each property.
     relevance_ : share of each input column in the slopes of the prediction.
     history_ : objective of every step, held-out scores, seconds, of the first member.
+    chains_ : split R-hat and effective draws of a sampler's chains.
     fitted_ : the model and its posterior, or the ensemble of them, for `nashgp.predict`.
     num_inducing_, num_steps_, num_restarts_, batch_size_, last_layer_, power_, seed_ : what was
         chosen.

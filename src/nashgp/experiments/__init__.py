@@ -7,6 +7,7 @@ EXPERIMENTS = {
     "auto-uci": "nashgp.experiments.auto_uci",
     "game-uci": "nashgp.experiments.game_uci",
     "anchored-uci": "nashgp.experiments.anchored_uci",
+    "sghmc-uci": "nashgp.experiments.sghmc_uci",
     "synthetic": "nashgp.experiments.synthetic",
     "modes": "nashgp.experiments.modes",
     "player1": "nashgp.experiments.player1",

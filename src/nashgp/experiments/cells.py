@@ -171,6 +171,8 @@ COLUMNS = {  # heading -> key of a score
     "accuracy": "accuracy",
     "log ratio": "log_ratio",
     "KL": "kl",
+    "R-hat": "rhat",
+    "noise": "noise",
     "mean err": "mean_error",
     "cov err": "covariance_error",
     "var err": "variance_error",

@@ -64,6 +64,7 @@ class Size:
     step_rows: tuple[int, int] = (100, 500)  # training, test
     num_steps: int | None = None  # the estimator's own choice
     game_steps: int = 200
+    sampler_steps: int = 3_000
     num_inducing: int = 32
     num_mixture: int = 100
     num_trees: int = 100
@@ -77,6 +78,7 @@ QUICK = Size(
     step_rows=(20, 30),
     num_steps=40,
     game_steps=40,
+    sampler_steps=40,
     num_inducing=8,
     num_mixture=10,
     num_trees=3,
@@ -149,12 +151,13 @@ class NashGP:
     """The estimator of this package at its defaults, apart from what `Size` makes smaller."""
 
     def __init__(self, engine: str, num_layers: int, size: Size, seed: int):
+        own = {"ipvi": size.game_steps, "sghmc": size.sampler_steps}  # theirs would take minutes
         self.estimator = DeepGPRegressor(
             engine=engine,
             game="paper",
             num_layers=num_layers,
             num_inducing=size.num_inducing,
-            num_steps=size.game_steps if engine == "ipvi" else size.num_steps,
+            num_steps=own.get(engine, size.num_steps),
             num_mixture=size.num_mixture,
             random_state=seed,
         )

@@ -272,6 +272,15 @@ class Game(NamedTuple):
     density: Float[np.ndarray, " G"]
 
 
+class Chain(NamedTuple):
+    """One run of a sampler on the diamond: its settings, its scores, its density on the grid."""
+
+    settings: Mapping[str, float]
+    jsd: float
+    mll: float
+    density: Float[np.ndarray, " G"]
+
+
 @_styled
 def diamond(
     x: Float[np.ndarray, " X"],
@@ -280,25 +289,20 @@ def diamond(
     truth: Float[np.ndarray, " G"],
     games: Sequence[Game],
     middle: float,
+    chains: Sequence[Chain],
 ) -> Figure:
-    """Ground truth, scores against the rate, scores against the size, densities at zero."""
-    figure = Figure(figsize=(1.15 * WIDE, 6.2), layout="constrained")
-    (ground, rates), (sizes, densities) = figure.subplots(2, 2)
+    """Ground truth; of the game and of a sampler, scores against settings and densities at zero."""
+    figure = Figure(figsize=(1.7 * WIDE, 6.2), layout="constrained")
+    (ground, rates, steps), (sizes, densities, sampled) = figure.subplots(2, 3)
     ground.pcolormesh(x, f, surface, cmap="Blues", shading="auto", rasterized=True)
     ground.set(title="(a) exact posterior", xlabel="x", ylabel="f", ylim=(-11, 11))
 
     swept = [game for game in games if game.swept]
-    for name, colour in (("jsd", BLUE), ("mll", COLOURS[1])):
-        axes = rates if name == "jsd" else rates.twinx()
-        at = sorted({game.rate for game in swept})
-        found = [[getattr(g, name) for g in swept if g.rate == rate] for rate in at]
-        axes.plot(at, [np.median(one) for one in found], color=colour, lw=1.8)
-        for rate, values in zip(at, found, strict=True):
-            axes.plot([rate] * len(values), values, ".", color=colour, ms=4, alpha=0.6)
-        label = {"jsd": "JSD in nats", "mll": "mean log density"}[name]
-        axes.set_ylabel(label, color=colour)
-    rates.set(title="(b) about 300 parameters, five seeds", xscale="log")
+    _both_scores(rates, [(game.rate, game) for game in swept])
+    rates.set(title="(b) game: about 300 parameters", xscale="log")
     rates.set_xlabel("learning rate of the discriminator")
+    _both_scores(steps, [(chain.settings["η"], chain) for chain in chains])
+    steps.set(title="(e) SGHMC", xscale="log", xlabel="step size η")
 
     others = [game for game in games if game.rate == middle]
     for modes in sorted({game.modes for game in others}):
@@ -314,6 +318,8 @@ def diamond(
             label=f"{modes} modes",
         )
     sizes.set(title="(c) generators of several sizes", xlabel="JSD", ylabel="mean log density")
+    _densities(sampled, f, truth, chains, "η")
+    sampled.set_title("(f) SGHMC: q(f; x = 0)")
     sizes.legend(fontsize=8)
     if sizes.collections:
         bar = figure.colorbar(sizes.collections[0], ax=sizes, ticks=[1, 2, 3, 4])
@@ -325,9 +331,59 @@ def diamond(
     for number, rate in enumerate(sorted(first)[::3]):
         colour = COLOURS[number % len(COLOURS)]
         densities.plot(f, first[rate].density, color=colour, lw=1.0, label=f"rate {rate:g}")
-    densities.set(title="(d) q(f; x = 0)", xlabel="f", ylabel="density", xlim=(-11, 11))
+    densities.set(title="(d) game: q(f; x = 0)", xlabel="f", ylabel="density", xlim=(-11, 11))
     densities.legend(fontsize=8)
     return figure
+
+
+@_styled
+def sampler_settings(
+    f: Float[np.ndarray, " G"],
+    truth: Float[np.ndarray, " G"],
+    sweeps: Mapping[str, Sequence[Chain]],
+    base: Mapping[str, float],
+) -> Figure:
+    """Densities at zero of a sampler, a panel for each setting that varies while others stay."""
+    figure = Figure(figsize=(1.5 * WIDE, 3.2), layout="constrained")
+    panels = figure.subplots(1, len(sweeps), squeeze=False)[0]
+    for axes, (name, chains) in zip(panels, sweeps.items(), strict=True):
+        _densities(axes, f, truth, chains, name)
+        others = ", ".join(f"{key} = {value:g}" for key, value in base.items() if key != name)
+        axes.set_title(others)
+    return figure
+
+
+def _both_scores(axes: Axes, runs: Sequence[tuple[float, Game | Chain]]) -> None:
+    """JSD to the left and mean log density to the right: each run a dot, medians a line."""
+    for name, colour in (("jsd", BLUE), ("mll", COLOURS[1])):
+        side = axes if name == "jsd" else axes.twinx()
+        at = sorted({place for place, _ in runs})
+        found = [[getattr(run, name) for where, run in runs if where == place] for place in at]
+        side.plot(at, [np.median(one) for one in found], color=colour, lw=1.8)
+        for place, values in zip(at, found, strict=True):
+            side.plot([place] * len(values), values, ".", color=colour, ms=4, alpha=0.6)
+        label = {"jsd": "JSD in nats", "mll": "mean log density"}[name]
+        side.set_ylabel(label, color=colour)
+
+
+def _densities(
+    axes: Axes,
+    f: Float[np.ndarray, " G"],
+    truth: Float[np.ndarray, " G"],
+    chains: Sequence[Chain],
+    name: str,
+) -> None:
+    """The first chain at each of up to four values of a setting, over the exact density."""
+    axes.fill_between(f, truth, color="#DDEBF5", lw=0, label="exact")
+    first = {chain.settings[name]: chain for chain in reversed(chains)}
+    values = sorted(first)
+    shown = values if len(values) <= 4 else [values[i * (len(values) - 1) // 3] for i in range(4)]
+    for number, value in enumerate(shown):
+        colour = COLOURS[number % len(COLOURS)]
+        axes.plot(f, first[value].density, color=colour, lw=1.0, label=f"{name} = {value:g}")
+    top = 2.2 * float(np.max(truth))
+    axes.set(xlabel="f", ylabel="density", xlim=(-11, 11), ylim=(0.0, top))
+    axes.legend(fontsize=8)
 
 
 class Comparison(NamedTuple):

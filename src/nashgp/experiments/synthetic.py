@@ -5,9 +5,10 @@
 Two grids of games on the diamond data: generators of about 300 parameters at ten learning rates of
 the discriminator, and generators from tens to thousands of parameters at one. Each game is scored
 against the exact posterior at x = 0: Jensen-Shannon divergence (in nats, from a histogram), mean
-log density of the exact posterior's draws under q, and the number of modes. The figure has the
-panels of the paper's; those of SGHMC wait for that engine. Stabilisers that are on: falling rates,
-and networks scaled to the prior's spread.
+log density of the exact posterior's draws under q, and the number of modes. Stabilisers that are
+on: falling rates, and networks scaled to the prior's spread. The same scores of SGHMC chains, from
+`nashgp.experiments.chains`, stand beside them in the figure, whose panels are those of the paper's;
+a second figure has the panels of its appendix.
 """
 
 import argparse
@@ -22,7 +23,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.ndimage import gaussian_filter1d
 
-from nashgp.experiments import cells
+from nashgp.experiments import cells, chains
 
 EDGES = np.linspace(-14.0, 14.0, 561)
 CENTRES_OF_BINS = 0.5 * (EDGES[1:] + EDGES[:-1])
@@ -155,16 +156,27 @@ add_arguments = STUDY.add_arguments
 
 
 def main(options: argparse.Namespace) -> int:
-    """Play what is missing, print the table and draw the figure."""
+    """Play and sample what is missing, print the tables and draw the figures."""
     status = STUDY.main(options)
     results = STUDY.folder(options)
-    records = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
-    print(os.fspath(draw([record for record in records if "scores" in record], results)))
+    beside = argparse.Namespace(quick=options.quick, results=options.results and results / "sghmc")
+    if "jobs" in options:
+        beside.jobs = options.jobs
+    status = chains.STUDY.main(beside) or status
+    sampled = _done(chains.STUDY.folder(beside))
+    for path in draw(_done(results), sampled, results):
+        print(os.fspath(path))
     return status
 
 
-def draw(records: Sequence[dict], results: Path) -> Path:
-    """The panels of the paper's figure that belong to the game."""
+def _done(folder: Path) -> list[dict]:
+    """The records of a folder that have scores."""
+    records = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    return [record for record in records if "scores" in record]
+
+
+def draw(records: Sequence[dict], sampled: Sequence[dict], results: Path) -> tuple[Path, Path]:
+    """The paper's figure, and that of its appendix."""
     from nashgp.experiments import plots
     from nashgp.experiments.diamond import CENTRES, Truth
 
@@ -184,6 +196,10 @@ def draw(records: Sequence[dict], results: Path) -> Path:
     bumps = CENTRES[:, None] * np.exp(-8.0 * x**2) + truth.shift[:, None]
     apart = (f[:, None, None] - bumps.T[None]) ** 2 / truth.variance
     surface = np.exp(-0.5 * apart) @ truth.weights
-    path = results / "synthetic.png"
-    plots.diamond(x, f, surface, truth.density(f), games, MIDDLE_RATE).savefig(path, dpi=130)
-    return path
+    sweeps = {name: chains.sweep(sampled, name) for name in chains.BASE}
+    paths = results / "synthetic.png", results / "sghmc.png"
+    swept = sweeps.pop("η")
+    density = truth.density(f)
+    plots.diamond(x, f, surface, density, games, MIDDLE_RATE, swept).savefig(paths[0], dpi=130)
+    plots.sampler_settings(f, density, sweeps, chains.BASE).savefig(paths[1], dpi=130)
+    return paths

@@ -17,6 +17,7 @@ from nashgp.posteriors.base import (
     sample_prior,
 )
 from nashgp.posteriors.collapsed import CollapsedPosterior, ToppedPosterior
+from nashgp.posteriors.drawn import DrawnPosterior
 from nashgp.posteriors.gaussian import GaussianPosterior, gaussian_posterior
 from nashgp.posteriors.generated import (
     Discriminator,
@@ -33,6 +34,7 @@ __all__ = [
     "CollapsedPosterior",
     "Critic",
     "Discriminator",
+    "DrawnPosterior",
     "Ensemble",
     "Fitted",
     "GaussianPosterior",

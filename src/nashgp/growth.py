@@ -33,9 +33,11 @@ class Stage:
 
 
 def go_on(
-    key: Key, before: train.Outcome, start: Fitted, stage: Stage, data: Data
+    key: Key, before: train.Outcome | None, start: Fitted, stage: Stage, data: Data
 ) -> train.Outcome:
-    """The next stage; after an interrupted one it only makes the result."""
+    """The next stage, or the first; after an interrupted one it only makes the result."""
+    if before is None:
+        return stage.run(key, start, data)
     if before.history.interrupted:
         stage = dataclasses.replace(stage, num_steps=0)
     after = stage.run(key, start, data)

@@ -18,7 +18,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from nashgp import growth, kernels, persist, predict, recipes, train
-from nashgp.batch import make_data
+from nashgp.batch import Data, make_data
 from nashgp.engines import Collapsed, Engine
 from nashgp.errors import InputError, UntrustedRatioWarning
 from nashgp.estimators import rows
@@ -27,6 +27,7 @@ from nashgp.likelihoods import AbstractLikelihood, Gaussian
 from nashgp.posteriors import Ensemble, Fitted, members_of
 from nashgp.precision import scope
 from nashgp.scaling import Scaling, is_constant
+from nashgp.shapes import Key
 
 log = logging.getLogger("nashgp")
 
@@ -54,9 +55,24 @@ class Plan(NamedTuple):
     num_rows: int
     batch_size: int | None
     num_steps: int
+    num_first: int  # of them, those before the model grows
     power: float
     judge: bool  # whether held-out rows choose the power
     num_restarts: int
+
+    @property
+    def num_judged(self) -> int:
+        """Steps of the fits that choose the power."""
+        return self.num_first // 2 if self.judge else 0
+
+
+class Leg(NamedTuple):
+    """One stretch of a fit: where it begins, given what the one before has found."""
+
+    key: Key
+    num_steps: int
+    begin: Callable[[Fitted], Fitted] = lambda fitted: fitted
+    mixed: bool = False  # whether it is the anchored game
 
 
 class DeepGPEstimator(BaseEstimator, abc.ABC):
@@ -234,15 +250,17 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
             power = growth.POWERS[0] if gaussian and not is_game else 0.0
             judge = collapsed and not warm and len(start.model.layers) == 1
             judge &= num_rows >= JUDGED_ROWS and size * len(growth.POWERS) <= COLLAPSED_SIZE
+        grows = len(start.model.layers) < self.num_layers
         restarts = self.num_restarts
         if restarts == "auto":
-            deep = len(start.model.layers) < self.num_layers
-            restarts = 2 if collapsed and deep else 1
+            restarts = 2 if collapsed and grows else 1
+        num_steps = int(self.num_steps or NUM_STEPS["game" if is_game else last_layer])
         return Plan(
             last_layer,
             num_rows,
             batch_size,
-            num_steps=int(self.num_steps or NUM_STEPS["game" if is_game else last_layer]),
+            num_steps=num_steps,
+            num_first=round(FIRST_STAGE * num_steps) if grows else num_steps,
             power=float(power),
             judge=judge,
             num_restarts=int(restarts),
@@ -353,7 +371,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         start = previous
         if start is None and number % 2 and self._grows(x.shape[1]) and self.num_layers > 1:
             start = self._start(x, t, likelihood, seed, quiet=True)
-            plan = plan._replace(judge=False)
+            plan = plan._replace(judge=False, num_first=plan.num_steps)
         start = start or self._start(x, t, likelihood, seed)
         return self._train(seed, plan, start, x, t, w)[1]
 
@@ -396,7 +414,25 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         t: np.ndarray,
         w: np.ndarray,
     ) -> tuple[float, train.Outcome]:
-        """Judge the powers, train a shallow model, then a deep one: as far as the plan asks."""
+        """Choose a power, then walk the legs of the fit; the last one makes the result."""
+        data, ending = self._hold_out(seed, x, t, w)
+        judge, *keys = jr.split(jr.split(jr.key(seed))[0], 3)
+        power, outcome = self._judge(judge, plan, start, data)
+        legs = self._legs(plan, start, keys, seed)
+        for leg in legs:
+            options = ending if leg is legs[-1] else {"num_kept": 0}
+            options = options | {"batch_size": plan.batch_size, "progress": self.progress}
+            engine = self._engine(plan, leg.num_steps, power, mixed=leg.mixed)
+            stage = growth.Stage(engine, leg.num_steps, options)
+            begin = leg.begin(outcome.fitted if outcome else start)
+            outcome = growth.go_on(leg.key, outcome, begin, stage, data)
+        assert outcome is not None
+        return power, outcome
+
+    def _hold_out(
+        self, seed: int, x: np.ndarray, t: np.ndarray, w: np.ndarray
+    ) -> tuple[Data, dict[str, Any]]:
+        """The rows to learn from, and how the last leg ends: rows held out decide when."""
         held = np.zeros(len(x), dtype=bool)
         num_held = self._num_held(len(x))
         if len(x) - num_held < 2:
@@ -404,59 +440,45 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
                 f"validation_fraction {self.validation_fraction} leaves fewer than two of "
                 f"{len(x)} rows to learn from; make it smaller."
             )
-        if num_held:
-            held[np.random.default_rng(seed).permutation(len(x))[:num_held]] = True
+        held[np.random.default_rng(seed).permutation(len(x))[:num_held]] = True
         data = make_data(x[~held], t[~held], w[~held], dtype=self.dtype, padded=True)
         ending: dict[str, Any] = {"num_kept": self.num_mixture}
         if num_held:
             apart = make_data(x[held], t[held], w[held], dtype=self.dtype)
             ending["validation"] = train.Validation(apart)
+        return data, ending
 
-        def stage(num_steps: int, power: float, **options: Any) -> growth.Stage:
-            options |= {"batch_size": plan.batch_size, "progress": self.progress}
-            return growth.Stage(self._engine(plan, num_steps, power), num_steps, options)
+    def _judge(
+        self, key: Key, plan: "Plan", start: Fitted, data: Data
+    ) -> tuple[float, train.Outcome | None]:
+        """The power of the fit, and the training so far if held-out rows chose it."""
+        if not plan.num_judged:
+            return plan.power, None
+        engine = cast(Collapsed, self._engine(plan, plan.num_judged, plan.power))
+        return growth.choose_power(
+            key, start, data, engine, num_steps=plan.num_judged, progress=self.progress
+        )
 
-        keys = jr.split(jr.split(jr.key(seed))[0], 3)
-        one_stage = len(start.model.layers) == self.num_layers
+    def _legs(self, plan: "Plan", start: Fitted, keys: Sequence[Key], seed: int) -> list["Leg"]:
+        """Train what is there, make it deep, play the anchored game: as far as the plan asks."""
         whole = plan.last_layer == "gradient"
         mixes = self._plays_anchored and (whole or self.num_layers > 1)
-
-        def mixed(num_steps: int) -> growth.Stage:
-            engine = self._engine(plan, num_steps, power, mixed=True)
-            options = final | {"batch_size": plan.batch_size, "progress": self.progress}
-            return growth.Stage(engine, num_steps, options)
-
-        def finish(outcome: train.Outcome) -> tuple[float, train.Outcome]:
-            """The anchored game, if one is played, over the Gaussians that are there."""
-            if not mixes:
-                return power, outcome
-            begin = recipes.anchor(outcome.fitted, whole=whole, seed=seed, **self._options[1])
-            game = mixed(max(1, round(MIXED_SHARE * plan.num_steps)))
-            return power, growth.go_on(jr.fold_in(keys[2], 1), outcome, begin, game, data)
-
-        final, power = ending, plan.power
         if mixes and recipes.is_anchored(start):  # a warm start: the game goes on
-            return power, mixed(plan.num_steps).run(keys[1], start, data)
-        ending = {"num_kept": 0} if mixes else ending
-        num_steps = plan.num_steps if one_stage else round(FIRST_STAGE * plan.num_steps)
-        judged = None
-        few = num_steps // 2
-        if plan.judge and few:
-            engine = cast(Collapsed, self._engine(plan, few, power))
-            power, judged = growth.choose_power(
-                keys[0], start, data, engine, num_steps=few, progress=self.progress
-            )
-            start, num_steps = judged.fitted, num_steps - few
-        shallow = stage(num_steps, power, **(ending if one_stage else {"num_kept": 0}))
-        if judged is None:
-            outcome = shallow.run(keys[1], start, data)
-        else:
-            outcome = growth.go_on(keys[1], judged, start, shallow, data)
-        if one_stage:
-            return finish(outcome)
-        start = recipes.deepen(outcome.fitted, self.num_layers)
-        deep = stage(plan.num_steps - len(outcome.history.objective), power, **ending)
-        return finish(growth.go_on(keys[2], outcome, start, deep, data))
+            return [Leg(keys[0], plan.num_steps, mixed=True)]
+
+        def deepen(fitted: Fitted) -> Fitted:
+            return recipes.deepen(fitted, self.num_layers)
+
+        def anchor(fitted: Fitted) -> Fitted:
+            return recipes.anchor(fitted, whole=whole, seed=seed, **self._options[1])
+
+        legs = [Leg(keys[0], plan.num_first - plan.num_judged)]
+        if len(start.model.layers) < self.num_layers:
+            legs.append(Leg(keys[1], plan.num_steps - plan.num_first, deepen))
+        if mixes:
+            num_steps = max(1, round(MIXED_SHARE * plan.num_steps))
+            legs.append(Leg(jr.fold_in(keys[1], 1), num_steps, anchor, mixed=True))
+        return legs
 
     def _num_held(self, num_rows: int) -> int:
         """Rows set aside to decide when to stop."""

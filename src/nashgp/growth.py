@@ -68,7 +68,9 @@ def choose_power(
     outcome = train.run(
         fit, lanes, start, data, num_steps=num_steps, num_kept=1, state=state, progress=progress
     )
-    rows = tuple(np.asarray(part)[held] for part in (data.x, data.y, data.weight))
+    with scope(dtype):
+        batch = data.all()
+    rows = tuple(np.asarray(part)[held] for part in (batch.x, batch.y, batch.weight))
     fits = [lane(outcome.fitted, number) for number in range(len(powers))]
     best = clearly_best(np.stack([_scores(score, fitted, *rows) for fitted in fits]))
     steps = outcome.history.info.items()  # none at all when interrupted at once

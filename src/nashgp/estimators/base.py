@@ -6,8 +6,10 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from inspect import Signature, signature
 from typing import Any, NamedTuple, cast, no_type_check
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -17,11 +19,12 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from nashgp import growth, kernels, persist, predict, recipes, train
+from nashgp import growth, kernels, paths, persist, predict, recipes, train
 from nashgp.batch import Data, make_data
 from nashgp.engines import Collapsed, Engine
 from nashgp.errors import InputError, UntrustedRatioWarning
 from nashgp.estimators import rows
+from nashgp.estimators.functions import FunctionSample, Part, draw_targets
 from nashgp.estimators.rows import Rows
 from nashgp.likelihoods import AbstractLikelihood, Gaussian
 from nashgp.posteriors import Ensemble, Fitted, members_of
@@ -44,8 +47,19 @@ FULL_BATCH_ROWS = 1_000  # up to here a step on all rows costs little more than 
 BATCH_SIZE = 512
 RELEVANCE_DRAWS = 20
 COLLAPSED_SIZE = 2**21  # largest rows x inducing inputs x draws for which every step sees all rows
+FULL_SIZE = 2**21  # largest width x inducing inputs² of a hidden layer with a root for each output
 QUIET_SCALE = 1e-5  # the published start
 HIDDEN_SCALE = 1e-3  # the published 1e-5 starts so far from the prior that Adam is long on its way
+
+_draw = eqx.filter_jit(paths.draw_functions)
+
+
+class Targets(NamedTuple):
+    """Targets as a table of numbers, how many times each row counts, and what to remember."""
+
+    table: np.ndarray
+    weight: np.ndarray
+    learned: dict[str, Any]
 
 
 class Plan(NamedTuple):
@@ -75,10 +89,26 @@ class Leg(NamedTuple):
     mixed: bool = False  # whether it is the anchored game
 
 
+def with_settings_of(base: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Let the signature of `__init__(self, *, own, **settings)` show the settings of `base` too.
+
+    scikit-learn learns from there which settings an estimator has.
+    """
+
+    def decorate(init: Callable[..., None]) -> Callable[..., None]:
+        theirs, own = (signature(each).parameters.values() for each in (base.__init__, init))
+        named = [*theirs, *(each for each in own if each.kind is each.KEYWORD_ONLY)]
+        vars(init)["__signature__"] = Signature(named)
+        return init
+
+    return decorate
+
+
 class DeepGPEstimator(BaseEstimator, abc.ABC):
     """Settings and life of an estimator; a subclass chooses the likelihood and what to predict."""
 
     n_features_in_: int  # set by scikit-learn's validation
+    one_target_: bool
 
     @no_type_check  # scikit-learn wants any value stored as it is; `fit` checks them all
     def __init__(
@@ -91,6 +121,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         num_inducing: int | str = "auto",
         kernel: recipes.Kernel = "rbf+matern32",
         likelihood: str | AbstractLikelihood = "auto",
+        covariance: str = "auto",
         num_steps: int | None = None,
         batch_size: int | None = None,
         num_samples: int | None = None,
@@ -114,6 +145,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         self.num_inducing = num_inducing
         self.kernel = kernel
         self.likelihood = likelihood
+        self.covariance = covariance
         self.num_steps = num_steps
         self.batch_size = batch_size
         self.num_samples = num_samples
@@ -133,8 +165,12 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
     # ---- fit ----------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def _likelihood(self, num_targets: int) -> AbstractLikelihood:
+    def _likelihood(self, t: np.ndarray) -> AbstractLikelihood:
         """The likelihood to start from, or an `InputError` for a name that is not known."""
+
+    @abc.abstractmethod
+    def _learn(self, y: Rows, weight: np.ndarray, *, warm: bool) -> Targets:
+        """The targets of those rows of `y` whose weight is not zero."""
 
     def fit(self, X: Rows, y: Rows, sample_weight: Rows | None = None) -> "DeepGPEstimator":
         """Learn a posterior over functions from the rows of `X` and their targets `y`.
@@ -145,12 +181,11 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         self._check_settings()
         warm = self.warm_start and hasattr(self, "fitted_")
         x = rows.inputs(self, X, reset=not warm)
-        t, is_vector = rows.targets(y, len(x), allow_missing=self.allow_missing)
         w = rows.weights(sample_weight, len(x))
         if len(x) < 2:
             raise InputError("X has one row (n_samples = 1); pass at least two.")
-        counted = w > 0.0
-        x, t, w = x[counted], t[counted], w[counted]
+        targets = self._learn(y, w, warm=warm)
+        x, t, w = x[w > 0.0], targets.table, targets.weight
 
         previous = self._previous(t) if warm else None
         likelihood = previous[0].model.likelihood if previous else self._start_likelihood(t)
@@ -172,7 +207,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
 
         # Only now: a fit that failed leaves the estimator as it was.
         self.seed_, self.kept_, self.scaling_ = seed, kept, scaling
-        self.one_target_ = is_vector
+        vars(self).update(targets.learned)
         self.fitted_ = Ensemble(tuple(members)) if len(members) > 1 else members[0]
         self.history_ = outcome.history
         self.num_inducing_ = outcome.fitted.model.layers[0].num_inducing
@@ -207,6 +242,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         if not self._plays_paper:  # an anchored game can be played over all that makes Gaussians
             engines = recipes.ENGINES["dsvi"]
         recipes.choose("last_layer", self.last_layer, {"auto": None, **engines})
+        recipes.choose("covariance", self.covariance, dict.fromkeys(("auto", "full", "shared")))
         recipes.choose("dtype", self.dtype, dict.fromkeys(("float64", "float32")))
         at_least_one("num_steps", self.num_steps, optional=True)
         at_least_one("batch_size", self.batch_size, optional=True)
@@ -305,7 +341,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
 
     def _start_likelihood(self, t: np.ndarray) -> AbstractLikelihood:
         with scope(self.dtype):
-            return self._likelihood(t.shape[1])
+            return self._likelihood(t)
 
     def _measure(
         self, x: np.ndarray, t: np.ndarray, likelihood: AbstractLikelihood, warm: bool
@@ -345,6 +381,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
             likelihood=likelihood,
             offset=None if offset is None else tuple(offset.tolist()),
             hidden_scale=HIDDEN_SCALE,
+            shared=self._shares(self.hidden_dim or min(x.shape[1], 30), self._num_inducing(len(x))),
         )
         if quiet:
             config = dataclasses.replace(
@@ -390,6 +427,12 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         if self.num_inducing != "auto":
             return int(self.num_inducing)
         return MANY_INDUCING if num_rows <= FEW_ROWS else NUM_INDUCING
+
+    def _shares(self, width: int, num_inducing: int) -> bool:
+        """Whether the outputs of a hidden layer share one covariance."""
+        if self.covariance == "auto":
+            return width * num_inducing**2 > FULL_SIZE
+        return self.covariance == "shared"
 
     def _previous(self, t: np.ndarray) -> tuple[Fitted, ...]:
         """The last fit, all members of it, if new rows can go on from it."""
@@ -467,7 +510,8 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
             return [Leg(keys[0], plan.num_steps, mixed=True)]
 
         def deepen(fitted: Fitted) -> Fitted:
-            return recipes.deepen(fitted, self.num_layers)
+            shared = self._shares(*reversed(fitted.model.layers[0].z.shape))
+            return recipes.deepen(fitted, self.num_layers, shared=shared)
 
         def anchor(fitted: Fitted) -> Fitted:
             return recipes.anchor(fitted, whole=whole, seed=seed, **self._options[1])
@@ -491,13 +535,9 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         check_is_fitted(self)
         return self.scaling_.inputs(rows.inputs(self, X, reset=False)[:, self.kept_])
 
-    def _outputs(self, values: np.ndarray, *, centre: bool = True) -> np.ndarray:
-        """Targets [N, Q, ...] in the user's units, without the axis of a single 1-D target."""
-        trailing = (1,) * (values.ndim - 2)
-        values = values * self.scaling_.y_scale.reshape(-1, *trailing)
-        if centre:
-            values = values + self.scaling_.y_mean.reshape(-1, *trailing)
-        return values[:, 0] if self.one_target_ else values
+    @abc.abstractmethod
+    def _outputs(self, values: np.ndarray) -> np.ndarray:
+        """What the likelihood says of the targets, [N, R, ...], as the user wants to read it."""
 
     def _summarise(self, summary: Callable[..., PyTree], x: np.ndarray, *others: np.ndarray) -> Any:
         """A property of the predictive mixture at scaled inputs; the seed of the fit decides."""
@@ -505,6 +545,25 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         return predict.summarise(
             summary, key, self.fitted_, x, *others, num_samples=self.num_mixture
         )
+
+    def sample_functions(self, n_samples: int = 1, random_state: int = 0) -> FunctionSample:
+        """Draw whole functions from the posterior: call the result on any rows, again and again."""
+        check_is_fitted(self)
+        at_least_one("n_samples", n_samples)
+        members, key = members_of(self.fitted_), jr.key(random_state)
+        parts = []
+        with scope(self.dtype):
+            for number, member in enumerate(members):
+                share = len(range(number, n_samples, len(members)))  # dealt out in turn
+                one = key if len(members) == 1 else jr.fold_in(key, number)
+                if share:
+                    parts.append(Part(_draw(one, member, share), member.model.likelihood))
+        return FunctionSample(parts, self._inputs, self._outputs)
+
+    def _draw_targets(self, X: Rows, n_samples: int, random_state: int) -> np.ndarray:
+        """Targets [N, Q, n_samples] in the model's units, the rows of one draw of one function."""
+        x, sample = self._inputs(X), self.sample_functions(n_samples, random_state)
+        return draw_targets(sample, jr.fold_in(jr.key(random_state), 1), x)
 
     # ---- what was learned ---------------------------------------------------------------------
 
@@ -541,7 +600,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
 
     @property
     def noise_std_(self) -> np.ndarray | None:
-        """Standard deviation of the observation noise of each target; None for counts."""
+        """Standard deviation of the noise of each target; None for counts and classes."""
         check_is_fitted(self)
         likelihood = self._first.model.likelihood
         if likelihood.is_discrete:
@@ -601,15 +660,24 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the estimator to one file, for `nashgp.load`; an older file is replaced at once."""
         check_is_fitted(self)
+        learned = {name: value for name, value in vars(self).items() if name.endswith("_")}
+        learned["history_"] = dataclasses.asdict(self.history_)
+        content = {"parameters": self._to_file(), "learned": learned}
+        persist.write(path, type(self).__name__, content)
+
+    def _to_file(self) -> dict[str, Any]:
+        """The settings as a file can hold them."""
         parameters = self.get_params(deep=False)
         if callable(self.kernel):
             raise InputError("kernel is a function, which no file can hold; pass a kernel object.")
         if not isinstance(self.random_state, int | np.integer):
             parameters["random_state"] = None
-        learned = {name: value for name, value in vars(self).items() if name.endswith("_")}
-        learned["history_"] = dataclasses.asdict(self.history_)
-        content = {"parameters": parameters, "learned": learned}
-        persist.write(path, type(self).__name__, content)
+        return parameters
+
+    @classmethod
+    def _from_file(cls, parameters: dict[str, Any]) -> "DeepGPEstimator":
+        """An estimator with such settings."""
+        return cls(**parameters)
 
     def __getstate__(self) -> dict[str, Any]:
         """With arrays on the host: JAX would take them back in single precision."""
@@ -633,7 +701,7 @@ def load(path: str | os.PathLike[str], *, classes: Sequence[type] = ()) -> DeepG
     kinds = {kind.__name__: kind for kind in _subclasses(DeepGPEstimator)}
     kind, content = persist.read(path, classes=classes)
     try:
-        estimator = kinds[kind](**content["parameters"])
+        estimator = kinds[kind]._from_file(content["parameters"])
         learned = content["learned"]
         learned["history_"] = train.History(**learned["history_"])
         missing = {"fitted_", "scaling_", "kept_", "seed_", "one_target_"} - set(learned)
@@ -645,7 +713,7 @@ def load(path: str | os.PathLike[str], *, classes: Sequence[type] = ()) -> DeepG
     return estimator
 
 
-def _subclasses(kind: type) -> list[type]:
+def _subclasses(kind: type[DeepGPEstimator]) -> list[type[DeepGPEstimator]]:
     return [kind, *(each for child in kind.__subclasses__() for each in _subclasses(child))]
 
 

@@ -395,7 +395,7 @@ def data(options: argparse.Namespace) -> int:
         print(*datasets.folders(), sep="\n")
     else:
         print(f"{'name':10} {'rows':>6} {'columns':>7} {'splits':>6}  where")
-        for name, source in datasets.SOURCES.items():
+        for name, source in (datasets.SOURCES | datasets.IMAGES).items():
             rows, columns, splits = source.size
             where = datasets.find(name) or "missing"
             print(f"{name:10} {rows:6d} {columns:7d} {splits:6d}  {where}")

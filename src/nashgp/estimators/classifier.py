@@ -156,7 +156,8 @@ class DeepGPClassifier(ClassifierMixin, DeepGPEstimator):
 
     def predict(self, X: Rows) -> np.ndarray:
         """The most probable class of each row."""
-        return self.classes_[np.argmax(self.predict_proba(X), axis=1)]
+        best = np.argmax(self.predict_proba(X), axis=1)
+        return self.classes_[best]
 
     def predict_proba(self, X: Rows) -> np.ndarray:
         """The probability of each class under the predictive mixture, [N, C]."""

@@ -41,6 +41,9 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
     likelihood : str or likelihood object
         "auto" (the same as "gaussian"), "gaussian", "student-t", "poisson", or an object from
         `nashgp.likelihoods`, whose noise refers to standardised targets. Counts are not scaled.
+    covariance : {"auto", "full", "shared"}
+        Whether each output of a hidden layer has a covariance of its own or all share one; "auto"
+        shares where outputs x inducing inputs² is above 2,097,152.
     num_steps : int or None
         Training steps; None for 500, 2,000 or 3,000 with a collapsed, natural or gradient last
         layer. Unless the last layer is left to gradients, a deep model spends the first 60 % of

@@ -41,33 +41,45 @@ def test_check(estimator, check):
     check(estimator)
 
 
-# Each fits rows of another shape, so most of their time is compiling. What they ask is asked of the
-# regressor above, whose code it is, or of the classifier in `test_classifier`.
-LONG = {
-    "check_class_weight_classifiers",
-    "check_classifiers_train",
-    "check_dont_overwrite_parameters",
-    "check_dtype_object",
-    "check_estimators_dtypes",
-    "check_estimators_nan_inf",
-    "check_estimators_overwrite_params",
-    "check_fit2d_1feature",
-    "check_fit_check_is_fitted",
-    "check_fit_idempotent",
-    "check_n_features_in_after_fitting",
-    "check_pipeline_consistency",
-    "check_positive_only_tag_during_fit",
-    "check_sample_weight_equivalence_on_dense_data",
-    "check_sample_weights_pandas_series",
-    "check_sample_weights_shape",
+# Most of the time of a check that fits is compiling for rows of one more shape. What those ask is
+# asked of the regressor above, whose code it is, or in `test_classifier`: they are slow tests.
+SHORT = {
+    "check_all_zero_sample_weights_error",
+    "check_classifiers_classes",
+    "check_classifiers_one_label",
+    "check_classifiers_one_label_sample_weights",
+    "check_classifiers_regression_target",
+    "check_complex_data",
+    "check_decision_proba_consistency",
+    "check_do_not_raise_errors_in_init_or_set_params",
+    "check_estimator_cloneable",
+    "check_estimator_repr",
+    "check_estimator_sparse_array",
+    "check_estimator_sparse_matrix",
+    "check_estimator_sparse_tag",
+    "check_estimator_tags_renamed",
+    "check_estimators_empty_data_messages",
+    "check_estimators_partial_fit_n_features",
+    "check_estimators_unfitted",
+    "check_fit1d",
+    "check_fit2d_1sample",
+    "check_get_params_invariance",
+    "check_mixin_order",
+    "check_no_attributes_set_in_init",
+    "check_non_transformer_estimators_n_iter",
+    "check_parameters_default_constructible",
+    "check_requires_y_none",
+    "check_set_params",
+    "check_supervised_y_no_nan",
+    "check_valid_tag_types",
 }
 
 
 def checks_of_classes():
-    """All checks of the classifier; long ones are slow tests."""
+    """All checks of the classifier."""
     for number, (estimator, check) in enumerate(estimator_checks_generator(CLASSES)):
         name = check.func.__name__
-        marks = [pytest.mark.slow] if name in LONG else []
+        marks = [] if name in SHORT else [pytest.mark.slow]
         if name in FAILS:
             marks.append(pytest.mark.xfail(reason=FAILS[name]))
         yield pytest.param(estimator, check, marks=marks, id=f"{number}-{name}")

@@ -321,7 +321,8 @@ def test_classes_from_fit_to_predict(rows, tmp_path, capsys):
     side = np.where(rows["y"] > 20.0, "high", "low")
     rows.assign(side=side, up=np.where(side == "high", 7, 3)).to_csv(tmp_path / "rows.csv")
     table, model = str(tmp_path / "rows.csv"), str(tmp_path / "model.gp")
-    apart = [*SMALL, "--out", model, "--ignore", "id", "y", "w"]
+    apart = [*SMALL, "--last-layer", "gradient", "--learning-rate", "0.1"]
+    apart += ["--out", model, "--ignore", "id", "y", "w"]
     assert main(["fit", table, "--target", "side", *apart, "up"]) == 0
     assert "1 outputs" in capsys.readouterr().out
     assert main(["predict", model, table, "--density"]) == 0

@@ -107,8 +107,8 @@ class Cell(cells.Cell):
         history = outcome.history
         last = history.objective[-max(1, len(history.objective) // 10) :]
         scores = {"elbo_per_row": float(np.mean(last)) / len(data)}
-        if len(history.step) > 1:  # the first chunk compiles
-            each = (history.seconds[-1] - history.seconds[0]) / (history.step[-1] - history.step[0])
+        if len(history.step) > 1:  # a median, since some chunks compile
+            each = np.median(np.diff(history.seconds) / np.diff(history.step))
             scores["epoch_seconds"] = float(each) * self._epoch(len(data))
         return probability.astype(np.float64), scores
 

@@ -269,6 +269,7 @@ GAP = np.where(np.arange(60) == 7, None, OBJECTS)
         ({"class_weight": "even"}, Y, "class_weight must be None, .* or a dict .* 'even'"),
         ({"class_weight": {7: 1.0}}, Y, "class_weight names 7, which is no class of y; drop it"),
         ({"class_weight": {1: -1.0}}, Y, "class_weight of 1 must be a finite number that is not"),
+        ({"class_weight": {1: "heavy"}}, Y, "class_weight of 1 must be a finite .* got 'heavy'"),
         ({"last_layer": "collapsed"}, Y, 'last_layer "collapsed" needs normal noise; use "natural'),
         ({"covariance": "wide"}, Y, "covariance must be one of auto, full, shared; got 'wide'"),
     ],

@@ -127,7 +127,7 @@ class DeepGPClassifier(ClassifierMixin, DeepGPEstimator):
         for label, weight in self.class_weight.items():
             if label not in labels:
                 raise InputError(f"class_weight names {label!r}, which is no class of y; drop it.")
-            if not (np.isreal(weight) and 0.0 <= weight < np.inf):
+            if not isinstance(weight, int | float | np.number) or not 0.0 <= weight < np.inf:
                 raise InputError(
                     f"class_weight of {label!r} must be a finite number that is not negative; got "
                     f"{weight!r}."

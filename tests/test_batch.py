@@ -8,6 +8,7 @@ import pytest
 
 from nashgp.batch import bucket, make_data
 from nashgp.errors import InputError
+from nashgp.precision import scope
 
 
 def numbered(num=7):
@@ -148,3 +149,21 @@ def test_data_of_one_bucket_share_compiled_code(x64):
 
     scales = [float(total(make_data(*numbered(n), padded=True))) for n in (9, 12, 16)]
     assert scales == [9 / 4, 12 / 4, 16 / 4] and len(traces) == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_bytes_stay_bytes_and_batches_are_scaled(dtype):
+    """A batch is what it would be had all rows been scaled at once."""
+    random = np.random.default_rng(0)
+    x = random.integers(0, 256, size=(20, 3), dtype=np.uint8)
+    y, shift, unit = random.normal(size=(20, 1)), np.array([100.0, 0.5, 3.0]), 40.0
+    kept = make_data(x, y, dtype=dtype, shift=shift, unit=unit, padded=True)
+    scaled = make_data((x - shift) / unit, y, dtype=dtype, padded=True)
+    assert kept.x.dtype == np.uint8 and kept.x.nbytes == 24 * 3
+    with scope(dtype):
+        for size in (None, 7):
+            one, two = (data.sample(jr.key(1), size) for data in (kept, scaled))
+            assert one.x.dtype == dtype
+            np.testing.assert_allclose(one.x, two.x, rtol=1e-5, atol=1e-5)
+            np.testing.assert_array_equal(one.y, two.y)
+            np.testing.assert_array_equal(one.scale, two.scale)

@@ -75,6 +75,9 @@ def test_options_are_the_arguments_of_the_estimator():
     for name, option in cli.OPTIONS.items():
         assert name == "random_state" or option.default == arguments[name].default
 
+    arguments = inspect.signature(nashgp.DeepGPClassifier).parameters
+    assert list(cli.CLASS_OPTIONS) == [name for name in arguments if name not in no_option]
+
 
 def test_fit_says_what_it_did(fitted):
     path, printed = fitted
@@ -308,6 +311,44 @@ def test_a_full_disk_leaves_the_old_file(model, table, tmp_path, monkeypatch, ca
     said = refused(capsys, "predict", model, table, "--out", out)
     assert f"--out {out} cannot be written (No space left on device)" in said
     assert out.read_text() == "old" and list(tmp_path.iterdir()) == [out]
+
+
+# ---- classes --------------------------------------------------------------------------------
+
+
+def test_classes_from_fit_to_predict(rows, tmp_path, capsys):
+    """A text is a class by itself, and a number when it is said."""
+    side = np.where(rows["y"] > 20.0, "high", "low")
+    rows.assign(side=side, up=np.where(side == "high", 7, 3)).to_csv(tmp_path / "rows.csv")
+    table, model = str(tmp_path / "rows.csv"), str(tmp_path / "model.gp")
+    apart = [*SMALL, "--last-layer", "gradient", "--learning-rate", "0.1"]
+    apart += ["--out", model, "--ignore", "id", "y", "w"]
+    assert main(["fit", table, "--target", "side", *apart, "up"]) == 0
+    assert "1 outputs" in capsys.readouterr().out
+    assert main(["predict", model, table, "--density"]) == 0
+    found = pd.read_csv(io.StringIO(capsys.readouterr().out))
+    assert list(found) == ["side_class", "side_p_high", "side_p_low", "log_density"]
+    best = np.where(found["side_p_high"] > 0.5, "high", "low")
+    assert np.all(found["side_class"] == best) and np.mean(best == side) > 0.8
+    own = np.where(side == "high", found["side_p_high"], found["side_p_low"])
+    np.testing.assert_allclose(found["log_density"], np.log(own), rtol=1e-6)
+
+    numbers = ["--target", "up", *apart, "side", "--classify", "--class-weight", "balanced"]
+    assert main(["fit", table, *numbers]) == 0
+    assert nashgp.load(model).class_weight == "balanced"
+    capsys.readouterr()
+    assert main(["predict", model, table]) == 0
+    found = pd.read_csv(io.StringIO(capsys.readouterr().out))
+    assert list(found) == ["up_class", "up_p_3", "up_p_7"] and set(found["up_class"]) <= {3, 7}
+
+    said = refused(capsys, "predict", model, table, "--interval", "0.9")
+    assert "--quantiles and --interval are for numbers, not for classes" in said
+    said = refused(capsys, "fit", table, "--target", "side", "up", *apart)
+    assert "--target names several columns, and classes are one" in said
+    said = refused(capsys, "fit", table, "--target", "up", *apart, "--class-weight", "balanced")
+    assert "--class-weight is for classes and the target is a number; add --classify" in said
+    said = refused(capsys, "fit", table, *numbers[:-1], "even")
+    assert "--class-weight must be None" in said
 
 
 # ---- data, experiments, benchmark -----------------------------------------------------------

@@ -1,9 +1,12 @@
 """Data sets: one file as published or one clear refusal."""
 
+import gzip
 import hashlib
 import http.server
+import io
 import os
 import socket
+import tarfile
 import threading
 from pathlib import Path
 
@@ -322,3 +325,89 @@ def test_sets_compare_by_identity():
     one, two = (Regression("a", rows, rows, np.zeros((1, 2), bool)) for _ in range(2))
     assert one == one
     assert one != two
+
+
+# ---- images ----------------------------------------------------------------------------------
+
+
+def pictures(colours: bool):
+    """Training images and labels, test images and labels: 6 rows and 2."""
+    rng = np.random.default_rng(0)
+    shape = (32, 32, 3) if colours else (4, 5)
+    sizes = [(6, *shape), (6,), (2, *shape), (2,)]
+    return tuple(rng.integers(0, 10 if len(s) == 1 else 256, s, dtype=np.uint8) for s in sizes)
+
+
+def published(arrays, colours: bool) -> dict[str, bytes]:
+    """The same as their homes publish them: gzipped idx files, or a tar of binary batches."""
+    if not colours:
+        heads = [bytes([0, 0, 8, a.ndim]) + np.array(a.shape, ">u4").tobytes() for a in arrays]
+        bodies = [gzip.compress(head + a.tobytes()) for head, a in zip(heads, arrays, strict=True)]
+        return {f"home/{number}": body for number, body in enumerate(bodies)}
+    x, y, x_test, y_test = arrays
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w:gz") as tar:
+        parts = [(f"data_batch_{n + 1}", x[[n]], y[[n]]) for n in range(6)]
+        for name, images, labels in [*parts, ("test_batch", x_test, y_test)]:
+            rows = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
+            content = np.concatenate([labels[:, None], rows], axis=1).tobytes()
+            info = tarfile.TarInfo(f"cifar-10-batches-bin/{name}.bin")
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return {"home/0": file.getvalue()}
+
+
+@pytest.mark.parametrize("colours", [False, True])
+def test_images_are_fetched_checked_and_read(colours, tmp_path, monkeypatch):
+    arrays = pictures(colours)
+    files = published(arrays, colours)
+    content = hashlib.sha256(b"".join(a.tobytes() for a in arrays)).hexdigest()
+    real = datasets.IMAGES["cifar10" if colours else "mnist"]
+    source = real._replace(sha256="", content=content, home=tuple(files))
+    monkeypatch.setattr(datasets, "IMAGES", {"tiny": source})
+    monkeypatch.setattr(datasets, "_get", files.__getitem__)
+    monkeypatch.delenv(datasets.FOLDER, raising=False)
+    with pytest.raises(InputError, match=r"'tiny' is not in .*, or run `nashgp data fetch tiny`"):
+        datasets.load_images("tiny")
+    path = fetch("tiny")
+    images = datasets.load_images("tiny")
+    for part, array in zip(datasets.PARTS, arrays, strict=True):
+        assert getattr(images, part).dtype == np.uint8
+        np.testing.assert_array_equal(getattr(images, part), array)
+    with pytest.raises(InputError, match="'tiny' holds images; choose one of boston"):
+        load("tiny")
+    with pytest.raises(InputError, match="no images 'huge'; choose one of tiny"):
+        datasets.load_images("huge")
+    wrong = {part: getattr(images, part) for part in datasets.PARTS} | {"y_test": arrays[3] + 1}
+    np.savez(path, **wrong)
+    with pytest.raises(InputError, match="is not the known set 'tiny'; replace it"):
+        datasets.load_images("tiny")
+    monkeypatch.setattr(datasets, "_get", lambda url: b"not a file")
+    with pytest.raises(InputError, match=r"home/0.* holds no data set"):
+        fetch("tiny", tmp_path / "elsewhere")
+    monkeypatch.setitem(datasets.IMAGES, "tiny", source._replace(content="0" * 64))
+    monkeypatch.setattr(datasets, "_get", files.__getitem__)
+    with pytest.raises(InputError, match=r"home/0.* no longer holds the known set 'tiny'"):
+        fetch("tiny", tmp_path / "elsewhere")
+
+
+def test_differences_of_pixels_are_summed_up():
+    """Red and blue are stored without green, all of them as steps along both axes."""
+    x = pictures(True)[0]
+    planes = x.transpose(0, 3, 1, 2).copy()
+    planes[:, [0, 2]] -= planes[:, [1]]
+    steps = np.diff(planes, axis=2, prepend=np.uint8(0))
+    steps = np.diff(steps, axis=3, prepend=np.uint8(0))
+    np.testing.assert_array_equal(datasets._bytes({"x_train_delta": steps}, "x_train"), x)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", datasets.IMAGES)
+def test_images_are_those_that_were_published(name):
+    if datasets.find(name) is None:
+        pytest.skip("the images are not here")
+    images, (rows, pixels, _) = datasets.load_images(name), datasets.IMAGES[name].size
+    assert len(images.x_train) + len(images.x_test) == rows
+    assert images.x_train[0].size == pixels
+    assert datasets._checksum(images) == datasets.IMAGES[name].content
+    np.testing.assert_array_equal(np.unique(images.y_test), np.arange(10))

@@ -26,6 +26,7 @@ from nashgp.experiments import (
     diamond,
     dsvi_uci,
     game_uci,
+    images,
     modes,
     one_layer,
     player1,
@@ -101,6 +102,7 @@ def test_a_failed_cell_is_kept_and_counted(monkeypatch, tmp_path):
         auto_uci,
         convergence,
         game_uci,
+        images,
         modes,
         one_layer,
         synthetic,
@@ -320,3 +322,23 @@ def test_published_dsvi_reaches_the_published_level(tmp_path, name, floor):
     """The first standard split at full length; the floors are those of the mean over splits."""
     cell = work(Cell(name, 0), tmp_path)
     assert json.loads(cell.path(tmp_path).read_text())["scores"]["mll"] > floor
+
+
+def test_images_are_learned_and_scored(monkeypatch, tmp_path):
+    """Two kinds of made-up pictures, bright above or below: both the deep GP and a baseline see."""
+    random = np.random.default_rng(0)
+    y = random.integers(0, 2, 80).astype(np.uint8)
+    x = random.integers(0, 100, (80, 4, 4), dtype=np.uint8)
+    x[np.arange(80), :2] += 100 * y[:, None, None]
+    made = datasets.Images("mnist", x[:60], y[:60], x[60:], y[60:])
+    monkeypatch.setattr(datasets, "load_images", lambda name: made)
+    settings = dict(depth=2, num_inducing=6, hidden_dim=3, epochs=4, batch_size=20, num_mixture=4)
+    for engine in ("dsvi", "logistic"):
+        scores = images.Cell("mnist", 0, engine=engine, **settings).run()
+        assert scores["accuracy"] > 0.9 and scores["mll"] > -0.7
+        assert 0.0 <= scores["brier"] < 0.4 and 0.0 <= scores["ece"] < 0.5
+    with pytest.raises(InputError, match=r"--engines must be of dsvi, .*; got hmc"):
+        images.Cell("mnist", 0, engine="hmc").check()
+    with pytest.raises(InputError, match="There are no images"):
+        monkeypatch.undo()
+        images.Cell("boston", 0).check()

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from scipy import special, stats
+from scipy import integrate, special, stats
 
 from nashgp.errors import InputError
 from nashgp.likelihoods import (
@@ -667,6 +667,52 @@ def test_largest_of_unequal_widths(sd):
     want = [[win_probability(m, v, k) for k in range(3)] for m, v in zip(mean, var, strict=True)]
     want = 0.0005 + (0.999 - 0.0005) * np.array(want)
     assert np.max(np.abs(p - want)) < 5e-6
+
+
+@pytest.mark.parametrize("gap", [1.0, 30.0, 1e4])
+def test_robust_max_is_stable_in_single_precision(gap):
+    """Ten classes, widths from 1e-3 to 3, far and near: values and gradients as in double."""
+    r = np.random.default_rng(0)
+    mean = gap * r.normal(size=(30, 10))
+    var = 10.0 ** r.uniform(-6.0, 1.0, size=(30, 10))
+    y = 1.0 * r.integers(0, 10, size=(30, 1))
+    results = []
+    for dtype in ("float32", "float64"):
+        arrays = (jnp.asarray(array, dtype) for array in (mean, var, y))
+        m, v, label = arrays
+
+        @jax.jit
+        def run(m, v, label):
+            def total(m, v):
+                return jnp.sum(RobustMax(10).power_term(m, v, label, 0.0))
+
+            return RobustMax(10).moments(m, v)[0], *jax.grad(total, argnums=(0, 1))(m, v)
+
+        p, by_mean, by_var = map(np.asarray, run(m, v, label))
+        results.append((p, by_mean * np.sqrt(var), by_var * var))  # in units of the widths
+    for low, high in zip(*results, strict=True):
+        assert np.all(np.isfinite(low))
+        np.testing.assert_allclose(low, high, atol=2e-3)
+
+
+def test_robust_max_knows_every_class_at_once():
+    """Each column by itself is the integral over one class, done slowly."""
+    r = np.random.default_rng(3)
+    mean, var = r.normal(size=(4, 5)), r.uniform(0.01, 4.0, size=(4, 5))
+    p = np.asarray(eqx.filter_jit(RobustMax(5).moments)(jnp.asarray(mean), jnp.asarray(var))[0])
+    for n in range(4):
+        for c in range(5):
+            sd = np.sqrt(var[n])
+
+            def density(x, n=n, c=c, sd=sd):
+                others = np.delete(special.ndtr((x - mean[n]) / sd), c)
+                return stats.norm.pdf(x, mean[n, c], sd[c]) * np.prod(others)
+
+            ends = mean[n, c] - 9.0 * sd[c], mean[n, c] + 9.0 * sd[c]
+            points = [mean[n, c] + k * sd[c] for k in (-3, -1, 0, 1, 3)]
+            win = integrate.quad(density, *ends, points=points, limit=400, epsabs=1e-12)[0]
+            level = 1e-3 / 4 + (1.0 - 1e-3 - 1e-3 / 4) * win
+            np.testing.assert_allclose(p[n, c], level, atol=2e-7)
 
 
 def test_masked_sum_ignores_what_is_missing():

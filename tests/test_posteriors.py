@@ -236,3 +236,47 @@ def test_an_upper_triangle_gets_no_gradient(x64):
     for root in jax.jit(jax.grad(value))(q).roots:
         np.testing.assert_array_equal(jnp.triu(root, 1), jnp.zeros_like(root))
         assert np.all(np.asarray(jnp.diagonal(root, axis1=1, axis2=2)) != 0.0)
+
+
+def shared_and_not():
+    """One root for the two outputs of the first two layers, and the same written out."""
+    whole = posterior()
+    roots = tuple(root[:1] for root in whole.roots)
+    shared = GaussianPosterior(whole.means, roots)
+    return shared, shared.unshared()
+
+
+def test_a_shared_root_is_the_same_root_for_every_output(x64):
+    """Draws, KL and density of the short form are those of the long one."""
+    shared, apart = shared_and_not()
+    assert [root.shape[0] for root in apart.roots] == [2, 2, 1]
+    (values, kl), (same, kl_apart) = (draw(each, model(), 5) for each in (shared, apart))
+    np.testing.assert_allclose(kl, kl_apart, rtol=1e-12)
+    for one, two in zip(values, same, strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-12)
+    one = tuple(value[0] for value in values)
+    np.testing.assert_allclose(shared.log_density(one), apart.log_density(one), rtol=1e-12)
+    x = jnp.asarray(np.random.default_rng(2).normal(size=(6, 2)))
+    for layer, short, long in zip(
+        model().layers[:1], shared.gaussians(), apart.gaussians(), strict=False
+    ):
+        features = layer.features(x)
+        for a, b in zip(layer.moments(features, short), layer.moments(features, long), strict=True):
+            assert a.shape == b.shape == (6, 2)
+            np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
+def test_the_gradient_of_a_shared_root_is_the_sum_over_outputs(x64):
+    shared, apart = shared_and_not()
+
+    def kl(posterior):
+        return posterior.sample_and_kl(jr.key(0), model(), 1)[1]
+
+    short, long = eqx.filter_grad(kl)(shared), eqx.filter_grad(kl)(apart)
+    for one, two in zip(short.roots, long.roots, strict=True):
+        np.testing.assert_allclose(one[0], jnp.sum(two, axis=0), rtol=1e-10)
+
+
+def test_hidden_layers_start_shared_and_the_last_one_does_not(x64):
+    start = gaussian_posterior(model(shapes=[(3, 2), (3, 2), (4, 2)]), shared=True)
+    assert [root.shape for root in start.roots] == [(1, 3, 3), (1, 3, 3), (2, 4, 4)]

@@ -43,7 +43,11 @@ print((there == here).all(), model.get_params()["num_steps"], model.history_.obj
     assert python(code, tmp_path) == "True 5 (5,)"
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in GOLDEN.glob("*.nashgp")))
+def golden(kind: str) -> list[str]:
+    return sorted(path.stem for path in GOLDEN.glob(f"{kind}-*.nashgp"))
+
+
+@pytest.mark.parametrize("name", golden("regressor"))
 def test_models_of_all_versions_still_load(name):
     record = json.loads((GOLDEN / f"{name}.json").read_text())
     model = nashgp.load(GOLDEN / f"{name}.nashgp")
@@ -55,8 +59,19 @@ def test_models_of_all_versions_still_load(name):
     np.testing.assert_allclose(model.log_density(rows, targets), record["log_density"], rtol=1e-8)
 
 
-def test_there_is_a_golden_file():
-    assert (GOLDEN / "regressor-1.nashgp").stat().st_size < 50_000
+@pytest.mark.parametrize("name", golden("classifier"))
+def test_classifiers_of_all_versions_still_load(name):
+    record = json.loads((GOLDEN / f"{name}.json").read_text())
+    model = nashgp.load(GOLDEN / f"{name}.nashgp")
+    rows, labels = pd.DataFrame(record["rows"]), record["labels"]
+    np.testing.assert_allclose(model.predict_proba(rows), record["probability"], rtol=1e-9)
+    np.testing.assert_allclose(model.log_density(rows, labels), record["log_density"], rtol=1e-8)
+    assert set(model.classes_) == set(labels) and model.class_weight == {"giant": 2.0}
+
+
+@pytest.mark.parametrize("kind", ["regressor", "classifier"])
+def test_there_is_a_golden_file(kind):
+    assert (GOLDEN / f"{kind}-1.nashgp").stat().st_size < 50_000
 
 
 def test_importing_costs_little_beyond_the_required_packages():

@@ -79,6 +79,7 @@ def grid_draws(model: DeepGP, data, num: int) -> np.ndarray:
     return np.asarray(v)[places] + width * random.uniform(-0.5, 0.5, (num, 2))
 
 
+@pytest.mark.slow
 def test_a_posterior_that_is_not_gaussian():
     """At most half as far from the truth as the Gaussian, by the sliced Wasserstein distance.
 

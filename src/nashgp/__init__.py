@@ -5,9 +5,9 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nashgp.estimators import DeepGPRegressor, load
+    from nashgp.estimators import DeepGPClassifier, DeepGPRegressor, load
 
-__all__ = ["DeepGPRegressor", "load"]
+__all__ = ["DeepGPClassifier", "DeepGPRegressor", "load"]
 
 __version__ = version("nashgp")
 

@@ -55,7 +55,8 @@ OPTIONS = {
     "hidden_dim": Option(int, None, "width of the hidden layers; else that of the inputs"),
     "num_inducing": Option(number_or_auto(int), "auto", "inducing inputs of each layer, or auto"),
     "kernel": Option(str, "rbf+matern32", "rbf, matern12, matern32, matern52, or a sum"),
-    "likelihood": Option(str, "auto", "auto, gaussian, student-t, poisson"),
+    "likelihood": Option(str, "auto", "auto, gaussian, student-t, poisson, robust-max, softmax"),
+    "covariance": Option(str, "auto", "of the outputs of a hidden layer: auto, full, shared"),
     "num_steps": Option(int, None, "training steps; else 500 to 15000, by engine"),
     "batch_size": Option(int, None, "rows of a step; else all while that is cheap"),
     "num_samples": Option(int, None, "posterior draws in each step; else 1, in a game 10"),
@@ -68,6 +69,10 @@ OPTIONS = {
     "allow_missing": Option(bool, False, "an empty target is missing, not a mistake"),
     "dtype": Option(str, "float64", "float64, or float32 for speed"),
     "random_state": Option(int, 0, "seed: the same seed gives the same model"),
+}
+# Those of `DeepGPClassifier`.
+CLASS_OPTIONS = OPTIONS | {
+    "class_weight": Option(str, None, "balanced: every class counts the same in total")
 }
 
 
@@ -101,15 +106,19 @@ def fit(options: argparse.Namespace) -> int:
     _check_writable(options.out, options.table)
     frame = _read(options.table)
     inputs, targets, weights = _roles(frame, options)
-    y = _numbers(frame, targets)
     weight = _numbers(frame, weights)[:, 0] if weights else None
     began = time.perf_counter()
-    estimator = nashgp.DeepGPRegressor(
-        **{name: getattr(options, name) for name in OPTIONS},
+    if _are_classes(frame, options):
+        y, settings, kind = frame[targets[0]].to_numpy(), CLASS_OPTIONS, nashgp.DeepGPClassifier
+    else:
+        y, settings, kind = _numbers(frame, targets), OPTIONS, nashgp.DeepGPRegressor
+        y = y[:, 0] if len(targets) == 1 else y
+    estimator = kind(
+        **{name: getattr(options, name) for name in settings},
         progress=sys.stderr.isatty() and not options.no_progress,
     )
     with _as_options():
-        estimator.fit(frame[inputs], y[:, 0] if len(targets) == 1 else y, weight)
+        estimator.fit(frame[inputs], y, weight)
     interrupted, num_steps = estimator.history_.interrupted, estimator.num_steps_
     if interrupted and num_steps == 0:
         raise KeyboardInterrupt
@@ -143,8 +152,30 @@ def _roles(frame: Frame, options: argparse.Namespace) -> tuple[list[str], list[s
     inputs = [name for name in frame.columns if name not in apart]
     if not inputs:
         raise InputError(f"TABLE {options.table} has no input columns beside those; ignore fewer.")
-    _check_numbers(frame, [*inputs, *targets, *weights], options.table)
+    numbers = [] if _are_classes(frame, options) else targets
+    _check_numbers(frame, [*inputs, *numbers, *weights], options.table)
     return inputs, targets, weights
+
+
+def _are_classes(frame: Frame, options: argparse.Namespace) -> bool:
+    """Whether the target is a class: because it is said, or because it is no number."""
+    from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype, is_numeric_dtype
+
+    def is_class(name: str) -> bool:
+        dtype = frame[name].dtype
+        return is_bool_dtype(dtype) or not (
+            is_numeric_dtype(dtype) or is_datetime64_any_dtype(dtype)
+        )
+
+    if not options.classify and not any(map(is_class, options.target)):
+        if options.class_weight is not None:
+            raise InputError(
+                "--class-weight is for classes and the target is a number; add --classify."
+            )
+        return False
+    if len(set(options.target)) > 1:
+        raise InputError("--target names several columns, and classes are one; name one column.")
+    return True
 
 
 def predict(options: argparse.Namespace) -> int:
@@ -153,8 +184,6 @@ def predict(options: argparse.Namespace) -> int:
         _separator(options.out, "--out")
         _check_writable(options.out, options.table, options.model)
     model = nashgp.load(options.model)
-    if not isinstance(model, nashgp.DeepGPRegressor):
-        raise InputError(f"{options.model} is a {type(model).__name__}; name a regressor.")
     inputs, targets = list(getattr(model, "feature_names_in_", [])), _target_names(model)
     if not inputs:
         raise InputError(
@@ -162,11 +191,16 @@ def predict(options: argparse.Namespace) -> int:
             "`nashgp fit`, or on a data frame."
         )
     frame = _read(options.table)
-    needed = inputs + (targets if options.density else [])
-    _check_columns(frame, needed, options.table, "the model's")
-    _check_numbers(frame, needed, options.table)
-    with _as_options():
-        _write(_predictions(model, frame, targets, options), options.out)
+    scored = targets if options.density else []
+    _check_columns(frame, inputs + scored, options.table, "the model's")
+    if isinstance(model, nashgp.DeepGPClassifier):
+        _check_numbers(frame, inputs, options.table)
+        made = _class_predictions(model, frame, targets[0], options)
+    else:
+        _check_numbers(frame, inputs + scored, options.table)
+        with _as_options():
+            made = _predictions(model, frame, targets, options)
+    _write(made, options.out)
     return 0
 
 
@@ -200,6 +234,22 @@ def _predictions(
     }
     if options.density:
         columns["log_density"] = model.log_density(rows, _numbers(frame, targets))
+    return pd.DataFrame(columns, index=frame.index)
+
+
+def _class_predictions(model: Any, frame: Frame, target: str, options: argparse.Namespace) -> Frame:
+    """The most probable class of each row of the table, and the probability of each class."""
+    import pandas as pd
+
+    if options.quantiles or options.interval is not None:
+        raise InputError("--quantiles and --interval are for numbers, not for classes; drop them.")
+    rows = frame[list(model.feature_names_in_)]
+    probability = model.predict_proba(rows)
+    columns = {f"{target}_class": model.classes_[probability.argmax(axis=1)]}
+    pairs = zip(model.classes_, probability.T, strict=True)
+    columns |= {f"{target}_p_{label}": values for label, values in pairs}
+    if options.density:
+        columns["log_density"] = model.log_density(rows, frame[target].to_numpy())
     return pd.DataFrame(columns, index=frame.index)
 
 
@@ -319,7 +369,7 @@ def _as_options():
         name = match[1]
         return "--weight" if name == "sample_weight" else f"--{name.replace('_', '-')}"
 
-    names = [*OPTIONS, "sample_weight"]
+    names = [*CLASS_OPTIONS, "sample_weight"]
     long = "|".join(name for name in names if "_" in name)  # no such word in plain English
     try:
         yield
@@ -345,7 +395,7 @@ def data(options: argparse.Namespace) -> int:
         print(*datasets.folders(), sep="\n")
     else:
         print(f"{'name':10} {'rows':>6} {'columns':>7} {'splits':>6}  where")
-        for name, source in datasets.SOURCES.items():
+        for name, source in (datasets.SOURCES | datasets.IMAGES).items():
             rows, columns, splits = source.size
             where = datasets.find(name) or "missing"
             print(f"{name:10} {rows:6d} {columns:7d} {splits:6d}  {where}")
@@ -456,10 +506,13 @@ def _fit_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ignore", nargs="+", default=[], metavar="COL", help="columns not to learn from"
     )
+    parser.add_argument(
+        "--classify", action="store_true", help="the target is a class, as text always is"
+    )
     parser.add_argument("--weight", metavar="COL", help="column: how many times each row counts")
     parser.add_argument("--no-progress", action="store_true", help="no progress bar")
     group = parser.add_argument_group("settings of the model")
-    for name, option in OPTIONS.items():
+    for name, option in CLASS_OPTIONS.items():
         flag = f"--{name.replace('_', '-')}"
         if option.kind is bool:
             group.add_argument(flag, action="store_true", help=option.help)

@@ -1,16 +1,18 @@
-"""Regression sets with fixed splits, from `NASHGP_DATA` or the cache that `fetch` fills.
+"""Regression sets with fixed splits and images, from `NASHGP_DATA` or the cache `fetch` fills.
 
 Nothing is scaled on the way in: a loaded set is what was published.
 """
 
 import contextlib
+import gzip
 import hashlib
 import http.client
 import io
 import os
+import tarfile
 import tempfile
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -92,7 +94,90 @@ SOURCES = {
     ),
 }
 
+
+class ImageSource(NamedTuple):
+    """A known set of images, as `Source`; `read` makes it from the files that are published."""
+
+    path: str
+    sha256: str
+    content: str
+    home: tuple[str, ...]  # addresses of the files
+    read: Callable[..., "Arrays"]
+    size: tuple[int, int, int]  # rows, pixels, splits
+
+
+def _idx_home(folder: str) -> tuple[str, ...]:
+    parts = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+    return tuple(f"{folder}/{part}-ubyte.gz" for part in parts)
+
+
+def _from_idx(*files: bytes) -> "Arrays":
+    """Four gzipped idx files: a magic number, the shape, the bytes."""
+    arrays = []
+    for file in files:
+        content = gzip.decompress(file)
+        shape = np.frombuffer(content, ">u4", content[3], offset=4)
+        arrays.append(np.frombuffer(content, np.uint8, offset=4 + 4 * len(shape)).reshape(shape))
+    return tuple(arrays)
+
+
+def _from_cifar(archive: bytes) -> "Arrays":
+    """A tar of six batches whose rows are a label and three planes of 32 x 32."""
+    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+        names = sorted(name for name in files.getnames() if name.endswith(".bin"))
+        parts = [files.extractfile(name) for name in names]
+        batches = [np.frombuffer(part.read(), np.uint8).reshape(-1, 3073) for part in parts if part]
+    *train, test = batches  # "data_batch_1" to "data_batch_5", "test_batch"
+    both = []
+    for rows in (np.concatenate(train), test):
+        both += [rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), rows[:, 0]]
+    return tuple(both)
+
+
+IMAGES = {
+    "mnist": ImageSource(
+        "images/mnist.npz",
+        "06af5dfe73b70e3bc1c36439982b18a8d76803db9b544f6fdf838a37fbb01b64",
+        "06b0d1f124c4e5fa796686ade41a9b778edacc8622f2195a352ef479ad44fc16",
+        _idx_home("https://storage.googleapis.com/cvdf-datasets/mnist"),
+        _from_idx,
+        (70_000, 784, 1),
+    ),
+    "fashion": ImageSource(
+        "images/fashion_mnist.npz",
+        "5b6d2c4c694a91887af8ab7d039c04f80af3c29378d731c93a538d2e831aa469",
+        "ca3ab2a37f845e1b8ae23cab1b51749a3011ba3bf1d9016176d75cbaabac376f",
+        _idx_home(
+            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion"
+        ),
+        _from_idx,
+        (70_000, 784, 1),
+    ),
+    "cifar10": ImageSource(
+        "images/cifar10.npz",
+        "dbc1862ccf2927955eacced8ed4b4b89ae520b8007fa7f7b8b0cf378c61a8e4b",
+        "80387ddb9a0edf3fc4a964ee3770296169bb26a651050df20035579673099660",
+        ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
+        _from_cifar,
+        (60_000, 3_072, 1),
+    ),
+}
+
 Rows = NDArray[np.float64]
+Bytes = NDArray[np.uint8]
+Arrays = tuple[Bytes, ...]  # training images and labels, test images and labels
+PARTS = ("x_train", "y_train", "x_test", "y_test")
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Images [N, height, width] or [N, height, width, 3] with labels 0 to 9, all of them bytes."""
+
+    name: str
+    x_train: Bytes
+    y_train: Bytes
+    x_test: Bytes
+    y_test: Bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,13 +216,29 @@ def cache() -> Path:
 
 
 def find(name: str) -> Path | None:
-    """The file of a set of `SOURCES`, if there is one."""
+    """The file of a set of `SOURCES` or `IMAGES`, if there is one."""
     places = [folder / _source(name).path for folder in folders()]
     return next((place for place in places if place.is_file()), None)
 
 
 def load(name: str) -> Regression:
     """Read one set of `SOURCES` from the data folders, refusing any other content."""
+    data = _read(name, _found(name))
+    if not isinstance(data, Regression):
+        raise InputError(f"The data set {name!r} holds images; choose one of {', '.join(SOURCES)}.")
+    return data
+
+
+def load_images(name: str) -> Images:
+    """Read one set of `IMAGES` from the data folders, refusing any other content."""
+    if name not in IMAGES:
+        raise InputError(f"There are no images {name!r}; choose one of {', '.join(IMAGES)}.")
+    data = _read(name, _found(name))
+    assert isinstance(data, Images)
+    return data
+
+
+def _found(name: str) -> Path:
     path = find(name)
     if path is None:
         searched = " or ".join(str(folder) for folder in folders())
@@ -145,21 +246,25 @@ def load(name: str) -> Regression:
             f"The data set {name!r} is not in {searched}; set {FOLDER} to a folder that holds "
             f"{_source(name).path}, or run `nashgp data fetch {name}`."
         )
-    return _read(name, path)
+    return path
 
 
-def _source(name: str) -> Source:
-    if name not in SOURCES:
-        raise InputError(f"There is no data set {name!r}; choose one of {', '.join(SOURCES)}.")
-    return SOURCES[name]
+def _source(name: str) -> Source | ImageSource:
+    known = SOURCES | IMAGES
+    if name not in known:
+        raise InputError(f"There is no data set {name!r}; choose one of {', '.join(known)}.")
+    return known[name]
 
 
-def _read(name: str, path: Path) -> Regression:
+def _read(name: str, path: Path) -> Regression | Images:
     source = _source(name)
     try:
         content = path.read_bytes()  # once, so that what is checked is what is used
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            data = _regression(name, arrays["X"], arrays["y"], arrays["test_mask"])
+            if isinstance(source, ImageSource):
+                data = Images(name, *(_bytes(arrays, part) for part in PARTS))
+            else:
+                data = _regression(name, arrays["X"], arrays["y"], arrays["test_mask"])
     except Exception as error:  # NumPy has many for a file that is none of its own
         raise InputError(f"{path} cannot be read ({error}); replace it by a fresh copy.") from error
     if hashlib.sha256(content).hexdigest() != source.sha256 and _checksum(data) != source.content:
@@ -167,21 +272,35 @@ def _read(name: str, path: Path) -> Regression:
     return data
 
 
+def _bytes(arrays: Mapping[str, np.ndarray], part: str) -> Bytes:
+    """One array of a set of images, which may be stored as differences of neighbouring pixels.
+
+    Those are of planes of red minus green, green, blue minus green, along both axes, modulo 256.
+    """
+    if f"{part}_delta" not in arrays:
+        return arrays[part].astype(np.uint8, casting="safe")
+    steps = arrays[f"{part}_delta"]
+    planes = np.cumsum(np.cumsum(steps, axis=2, dtype=np.uint8), axis=3, dtype=np.uint8)
+    planes[:, [0, 2]] += planes[:, [1]]
+    return np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
+
+
 def _regression(name: str, x: np.ndarray, y: np.ndarray, test_mask: np.ndarray) -> Regression:
     x, y = x.astype(np.float64), y.astype(np.float64).reshape(len(x), 1)
     return Regression(name, x, y, test_mask.astype(np.bool_))
 
 
-def _checksum(data: Regression) -> str:
+def _checksum(data: Regression | Images) -> str:
     """Of the numbers alone, row by row, whatever file they came in."""
     digest = hashlib.sha256()
-    for array in (data.x, data.y, data.test_mask):
+    names = PARTS if isinstance(data, Images) else ("x", "y", "test_mask")
+    for array in (getattr(data, name) for name in names):
         digest.update(array.tobytes(order="C"))
     return digest.hexdigest()
 
 
 def fetch(name: str, folder: str | os.PathLike[str] | None = None, progress: bool = False) -> Path:
-    """Download a set of `SOURCES` into a folder, by default the cache; the file it is in.
+    """Download a set into a folder, by default the cache; the file it is in.
 
     A set that is already there is not downloaded again.
     """
@@ -190,16 +309,21 @@ def fetch(name: str, folder: str | os.PathLike[str] | None = None, progress: boo
     with contextlib.suppress(InputError):
         _read(name, path)
         return path
-    data = _download(name, progress)
+    if isinstance(source, ImageSource):
+        home, data = " ".join(source.home), _download_images(name, source, progress)
+        arrays = {part: getattr(data, part) for part in PARTS}
+    else:
+        home, data = f"{HOME}/{source.home}", _download(name, progress)
+        arrays = {"X": data.x, "y": data.y[:, 0], "test_mask": data.test_mask}
     if _checksum(data) != source.content:
         raise InputError(
-            f"{HOME}/{source.home} no longer holds the known set {name!r}; get {source.path} "
+            f"{home} no longer holds the known set {name!r}; get {source.path} "
             f"elsewhere and set {FOLDER} to the folder above it."
         )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as partial:
-            np.savez_compressed(partial, X=data.x, y=data.y[:, 0], test_mask=data.test_mask)
+            np.savez_compressed(partial, **arrays)
     except OSError as error:
         raise InputError(
             f"{path} cannot be written ({error.strerror}); choose another folder."
@@ -224,6 +348,18 @@ def _download(name: str, progress: bool) -> Regression:
         raise InputError(
             f"{HOME}/{home} holds no data set ({error}); try again, or set {FOLDER} to a folder "
             f"that holds {SOURCES[name].path}."
+        ) from error
+
+
+def _download_images(name: str, source: ImageSource, progress: bool) -> Images:
+    """The published files of a set of images, put together."""
+    files = [_get(url) for url in tqdm(source.home, name, disable=not progress)]
+    try:
+        return Images(name, *source.read(*files))
+    except Exception as error:  # gzip, tarfile and NumPy have many for what they cannot read
+        raise InputError(
+            f"{' '.join(source.home)} holds no data set ({error}); try again, or set {FOLDER} to a "
+            f"folder that holds {source.path}."
         ) from error
 
 

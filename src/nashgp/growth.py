@@ -39,9 +39,11 @@ class Stage:
 
 
 def go_on(
-    key: Key, before: train.Outcome, start: Fitted, stage: Stage, data: Data
+    key: Key, before: train.Outcome | None, start: Fitted, stage: Stage, data: Data
 ) -> train.Outcome:
-    """The next stage; after an interrupted one it only makes the result."""
+    """The next stage, or the first; after an interrupted one it only makes the result."""
+    if before is None:
+        return stage.run(key, start, data)
     if before.history.interrupted:
         stage = dataclasses.replace(stage, num_steps=0)
     after = stage.run(key, start, data)
@@ -72,7 +74,9 @@ def choose_power(
     outcome = train.run(
         fit, lanes, start, data, num_steps=num_steps, num_kept=1, state=state, progress=progress
     )
-    rows = tuple(np.asarray(part)[held] for part in (data.x, data.y, data.weight))
+    with scope(dtype):
+        batch = data.all()
+    rows = tuple(np.asarray(part)[held] for part in (batch.x, batch.y, batch.weight))
     fits = [lane(outcome.fitted, number) for number in range(len(powers))]
     best = clearly_best(np.stack([_scores(score, fitted, *rows) for fitted in fits]))
     steps = outcome.history.info.items()  # none at all when interrupted at once

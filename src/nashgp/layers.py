@@ -20,11 +20,12 @@ from nashgp.means import AbstractMean
 class Inducing(NamedTuple):
     """Whitened inducing values of one layer: a draw, or the Gaussian N(value, root rootᵀ).
 
-    Either may carry a leading axis S, one entry per joint draw of all layers.
+    `root` is one matrix for each output, or a single one for all of them (R = 1). Either may carry
+    a leading axis S, one entry per joint draw of all layers.
     """
 
     value: Float[Array, "*S M P"]
-    root: Float[Array, "*S P M M"] | None = None
+    root: Float[Array, "*S R M M"] | None = None
 
     def kl(self) -> Float[Array, "*S"]:
         """`KL(N(value, root rootᵀ) ‖ N(0, I))`, of each draw if stacked."""
@@ -96,10 +97,11 @@ class SparseGPLayer(eqx.Module):
         conditional = jnp.broadcast_to(features.residual[:, None], mean.shape)
         if inducing.root is None:
             return Moments(mean, conditional, None)
-        p, m, _ = inducing.root.shape
-        side_by_side = jnp.moveaxis(inducing.root, 0, 1).reshape(m, p * m)  # one matmul for all P
-        ar = (features.a @ side_by_side).reshape(-1, p, m)
-        return Moments(mean, conditional, jnp.sum(ar**2, axis=2))
+        r, m, _ = inducing.root.shape
+        side_by_side = jnp.moveaxis(inducing.root, 0, 1).reshape(m, r * m)  # one matmul for all R
+        ar = (features.a @ side_by_side).reshape(-1, r, m)
+        spread = jnp.sum(ar**2, axis=2)
+        return Moments(mean, conditional, jnp.broadcast_to(spread, mean.shape))
 
     def unwhiten(self, v: Float[Array, "M P"]) -> Float[Array, "M P"]:
         """`u = m(z) + C v`."""

@@ -143,12 +143,16 @@ def check_factor(factor: Factor, name: str) -> Factor:
     return factor
 
 
-def gaussian_kl(mean: Float[Array, "M P"], root: Float[Array, "P M M"]) -> Scalar:
-    """`Σ_p KL(N(m_p, R_p R_pᵀ) ‖ N(0, I)) = ½ Σ (R² + m²) - ½ M P - Σ log |diag R|`."""
+def gaussian_kl(mean: Float[Array, "M P"], root: Float[Array, "R M M"]) -> Scalar:
+    """`Σ_p KL(N(m_p, R_p R_pᵀ) ‖ N(0, I)) = ½ Σ (R² + m²) - ½ M P - Σ log |diag R|`.
+
+    A single root serves all outputs.
+    """
+    times = mean.shape[1] // len(root)
     eye = jnp.eye(len(mean), dtype=root.dtype)
     diagonal = jnp.sum(root * eye[None], axis=2)  # unlike an index, its derivative fuses
-    squares = jnp.sum(jnp.tril(root) ** 2) + jnp.sum(mean**2)
-    return 0.5 * (squares - mean.size) - jnp.sum(jnp.log(jnp.abs(diagonal)))
+    squares = times * jnp.sum(jnp.tril(root) ** 2) + jnp.sum(mean**2)
+    return 0.5 * (squares - mean.size) - times * jnp.sum(jnp.log(jnp.abs(diagonal)))
 
 
 def safe_sqrt(square: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -19,7 +19,15 @@ from nashgp.engines import DSVI, SGHMC, Collapsed, Engine, NaturalGradient, Pape
 from nashgp.engines.collapsed import above_hidden, below_last
 from nashgp.errors import InputError
 from nashgp.layers import SparseGPLayer
-from nashgp.likelihoods import AbstractLikelihood, Gaussian, Poisson, StudentT
+from nashgp.likelihoods import (
+    AbstractLikelihood,
+    Bernoulli,
+    Gaussian,
+    Poisson,
+    RobustMax,
+    Softmax,
+    StudentT,
+)
 from nashgp.model import DeepGP
 from nashgp.posteriors import (
     Fitted,
@@ -46,6 +54,13 @@ LIKELIHOODS: dict[str, Callable[[int], AbstractLikelihood]] = {
     "poisson": lambda _: Poisson(),
 }
 
+# Each takes the number of classes.
+CLASS_LIKELIHOODS: dict[str, Callable[[int], AbstractLikelihood]] = {
+    "bernoulli": lambda _: Bernoulli(),
+    "robust-max": lambda num_classes: RobustMax(num_classes),
+    "softmax": lambda num_classes: Softmax(num_classes),
+}
+
 # Name -> class for each treatment of the last layer.
 ENGINES: dict[str, dict[str, Callable[..., Engine]]] = {
     "dsvi": {"collapsed": Collapsed, "natural": NaturalGradient, "gradient": DSVI},
@@ -68,7 +83,7 @@ class Config:
     `kernel` is a name, names joined by "+", a kernel to start every layer from, or a function of a
     layer's input width; hidden layers may have another. `offset` is where the prior mean of the
     last layer starts, a constant that is then learned. `hidden_scale` and `hidden_variance` say how
-    hidden layers start.
+    hidden layers start; with `shared` the outputs of each have one covariance.
     """
 
     num_layers: int = 2
@@ -80,6 +95,7 @@ class Config:
     offset: tuple[float, ...] | None = None
     hidden_scale: float = 1e-5
     hidden_variance: float = 1.0
+    shared: bool = False
     noise: float = 0.1
 
     def __post_init__(self) -> None:
@@ -174,15 +190,21 @@ def build(
             layers.append(SparseGPLayer(kernel, mean, jnp.asarray(z, dtype), num_outputs))
             h, z = (np.asarray(mean(jnp.asarray(rows, float))) for rows in (h, z))
         model = cast(DeepGP(tuple(layers), likelihood), dtype)
-        return Fitted(model, gaussian_posterior(model, hidden_scale=config.hidden_scale))
+        posterior = gaussian_posterior(
+            model, hidden_scale=config.hidden_scale, shared=config.shared
+        )
+        return Fitted(model, posterior)
 
 
-def deepen(fitted: Fitted, num_layers: int, variance: float = 1e-3) -> Fitted:
+def deepen(
+    fitted: Fitted, num_layers: int, variance: float = 1e-3, *, shared: bool = False
+) -> Fitted:
     """A deeper model that starts as the one given: identity layers of little variance below it.
 
     New layers begin at their prior, an identity plus a GP of standard deviation `√variance`, so
     training goes on from about the objective that the shallow model has reached. Started any
-    other way, a deep model tends to end below a shallow one.
+    other way, a deep model tends to end below a shallow one. With `shared` the outputs of a new
+    layer have one covariance.
     """
     bottom = fitted.model.layers[0]
     num_new, width = num_layers - len(fitted.model.layers), bottom.z.shape[1]
@@ -191,7 +213,8 @@ def deepen(fitted: Fitted, num_layers: int, variance: float = 1e-3) -> Fitted:
         layer = SparseGPLayer(kernel, means.Identity(), bottom.z, width)
         layers = (layer,) * num_new + fitted.model.layers
         model = eqx.tree_at(lambda m: m.layers, fitted.model, layers)
-        start, old = gaussian_posterior(model, hidden_scale=1.0), below_last(fitted)
+        start = gaussian_posterior(model, hidden_scale=1.0, shared=shared)
+        old = below_last(fitted)
         assert isinstance(old, GaussianPosterior)
         new, last = slice(num_new), slice(-1, None)
         return Fitted(
@@ -213,10 +236,11 @@ def anchor(fitted: Fitted, *, whole: bool, seed: int = 0, **settings: Any) -> Fi
     with scope(model.layers[0].z.dtype):
         if whole:
             assert isinstance(fitted.posterior, GaussianPosterior)
-            return Fitted(model, anchored_posterior(key, fitted.posterior, model, **settings))
+            frame = fitted.posterior.unshared()
+            return Fitted(model, anchored_posterior(key, frame, model, **settings))
         hidden = below_last(fitted)
         assert isinstance(hidden, GaussianPosterior)
-        return above_hidden(model, anchored_posterior(key, hidden, model, **settings))
+        return above_hidden(model, anchored_posterior(key, hidden.unshared(), model, **settings))
 
 
 def is_anchored(fitted: Fitted) -> bool:

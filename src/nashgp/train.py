@@ -192,14 +192,14 @@ def run(
 
 def _held_out(key: Key, fitted: Fitted, validation: Validation) -> float:
     """Mean log density of the held-out rows."""
-    data = validation.data
+    batch = validation.data.all()
     rows = predict.summarise(
         predict.log_density,
         key,
         fitted,
-        data.x,
-        data.y,
-        data.weight,
+        batch.x,
+        batch.y,
+        batch.weight,
         num_samples=validation.num_samples,
     )
     return float(np.mean(rows))

@@ -1,7 +1,8 @@
 """Estimators in the manner of scikit-learn."""
 
 from nashgp.estimators.base import DeepGPEstimator, load
+from nashgp.estimators.classifier import DeepGPClassifier
 from nashgp.estimators.functions import FunctionSample
 from nashgp.estimators.regressor import DeepGPRegressor
 
-__all__ = ["DeepGPEstimator", "DeepGPRegressor", "FunctionSample", "load"]
+__all__ = ["DeepGPClassifier", "DeepGPEstimator", "DeepGPRegressor", "FunctionSample", "load"]

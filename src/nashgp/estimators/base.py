@@ -6,8 +6,10 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from inspect import Signature, signature
 from typing import Any, NamedTuple, cast, no_type_check
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -17,11 +19,12 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from nashgp import chains, growth, kernels, persist, predict, recipes, train
+from nashgp import chains, growth, kernels, paths, persist, predict, recipes, train
 from nashgp.batch import Data, make_data
 from nashgp.engines import Collapsed, Engine
 from nashgp.errors import InputError, UnsettledChainsWarning, UntrustedRatioWarning
 from nashgp.estimators import rows
+from nashgp.estimators.functions import FunctionSample, Part, draw_targets
 from nashgp.estimators.rows import Rows
 from nashgp.likelihoods import AbstractLikelihood, Gaussian
 from nashgp.posteriors import DrawnPosterior, Ensemble, Fitted, members_of
@@ -36,7 +39,7 @@ NUM_STEPS["sampled"] = 15_000
 NUM_SAMPLES, PAPER_SAMPLES = 1, 10
 LEARNING_RATE, PAPER_RATE, SAMPLER_RATE = 0.03, 0.025, 0.01
 MIXED_SHARE = 0.4  # steps of an anchored game over those that made its Gaussians
-MIXED_RATE, NETWORK_RATE = 0.01, 0.003  # in that game; a frame that is almost right moves little
+MIXED_RATE, NETWORK_RATE = 0.01, 3e-4  # in that game; a frame that is almost right moves little
 BURN_IN = 2 / 3  # share of a sampler's steps before the first draw that is kept
 SETTLE = 0.25  # share of a burn-in that is repeated with all rows once hyperparameters are held
 DISAGREE = 1.2  # largest R-hat of chains that say the same
@@ -48,8 +51,19 @@ FULL_BATCH_ROWS = 1_000  # up to here a step on all rows costs little more than 
 BATCH_SIZE = 512
 RELEVANCE_DRAWS = 20
 COLLAPSED_SIZE = 2**21  # largest rows x inducing inputs x draws for which every step sees all rows
+FULL_SIZE = 2**21  # largest width x inducing inputs² of a hidden layer with a root for each output
 QUIET_SCALE = 1e-5  # the published start
 HIDDEN_SCALE = 1e-3  # the published 1e-5 starts so far from the prior that Adam is long on its way
+
+_draw = eqx.filter_jit(paths.draw_functions)
+
+
+class Targets(NamedTuple):
+    """Targets as a table of numbers, how many times each row counts, and what to remember."""
+
+    table: np.ndarray
+    weight: np.ndarray
+    learned: dict[str, Any]
 
 
 class Plan(NamedTuple):
@@ -59,15 +73,46 @@ class Plan(NamedTuple):
     num_rows: int
     batch_size: int | None
     num_steps: int
+    num_first: int  # of them, those before the model grows
     power: float
     judge: bool  # whether held-out rows choose the power
     num_restarts: int
+
+    @property
+    def num_judged(self) -> int:
+        """Steps of the fits that choose the power."""
+        return self.num_first // 2 if self.judge else 0
+
+
+class Leg(NamedTuple):
+    """One stretch of a fit: where it begins, given what the one before has found."""
+
+    key: Key
+    num_steps: int
+    begin: Callable[[Fitted], Fitted] = lambda fitted: fitted
+    mixed: bool = False  # whether it is the anchored game
+
+
+def with_settings_of(base: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Let the signature of `__init__(self, *, own, **settings)` show the settings of `base` too.
+
+    scikit-learn learns from there which settings an estimator has.
+    """
+
+    def decorate(init: Callable[..., None]) -> Callable[..., None]:
+        theirs, own = (signature(each).parameters.values() for each in (base.__init__, init))
+        named = [*theirs, *(each for each in own if each.kind is each.KEYWORD_ONLY)]
+        vars(init)["__signature__"] = Signature(named)
+        return init
+
+    return decorate
 
 
 class DeepGPEstimator(BaseEstimator, abc.ABC):
     """Settings and life of an estimator; a subclass chooses the likelihood and what to predict."""
 
     n_features_in_: int  # set by scikit-learn's validation
+    one_target_: bool
 
     @no_type_check  # scikit-learn wants any value stored as it is; `fit` checks them all
     def __init__(
@@ -80,6 +125,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         num_inducing: int | str = "auto",
         kernel: recipes.Kernel = "rbf+matern32",
         likelihood: str | AbstractLikelihood = "auto",
+        covariance: str = "auto",
         num_steps: int | None = None,
         batch_size: int | None = None,
         num_samples: int | None = None,
@@ -103,6 +149,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         self.num_inducing = num_inducing
         self.kernel = kernel
         self.likelihood = likelihood
+        self.covariance = covariance
         self.num_steps = num_steps
         self.batch_size = batch_size
         self.num_samples = num_samples
@@ -122,8 +169,12 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
     # ---- fit ----------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def _likelihood(self, num_targets: int) -> AbstractLikelihood:
+    def _likelihood(self, t: np.ndarray) -> AbstractLikelihood:
         """The likelihood to start from, or an `InputError` for a name that is not known."""
+
+    @abc.abstractmethod
+    def _learn(self, y: Rows, weight: np.ndarray, *, warm: bool) -> Targets:
+        """The targets of those rows of `y` whose weight is not zero."""
 
     def fit(self, X: Rows, y: Rows, sample_weight: Rows | None = None) -> "DeepGPEstimator":
         """Learn a posterior over functions from the rows of `X` and their targets `y`.
@@ -134,12 +185,11 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         self._check_settings()
         warm = self.warm_start and hasattr(self, "fitted_")
         x = rows.inputs(self, X, reset=not warm)
-        t, is_vector = rows.targets(y, len(x), allow_missing=self.allow_missing)
         w = rows.weights(sample_weight, len(x))
         if len(x) < 2:
             raise InputError("X has one row (n_samples = 1); pass at least two.")
-        counted = w > 0.0
-        x, t, w = x[counted], t[counted], w[counted]
+        targets = self._learn(y, w, warm=warm)
+        x, t, w = x[w > 0.0], targets.table, targets.weight
 
         previous = self._previous(t) if warm else None
         likelihood = previous[0].model.likelihood if previous else self._start_likelihood(t)
@@ -161,7 +211,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
 
         # Only now: a fit that failed leaves the estimator as it was.
         self.seed_, self.kept_, self.scaling_ = seed, kept, scaling
-        self.one_target_ = is_vector
+        vars(self).update(targets.learned)
         self.fitted_ = Ensemble(tuple(members)) if len(members) > 1 else members[0]
         self.history_ = outcome.history
         self.num_inducing_ = outcome.fitted.model.layers[0].num_inducing
@@ -210,11 +260,10 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         recipes.check_kernel(self.kernel)
         engines = recipes.choose("engine", self.engine, recipes.ENGINES)
         recipes.choose("game", self.game, dict.fromkeys(("anchored", "paper")))
-        if (
-            self.engine != "sghmc" and not self._plays_paper
-        ):  # an anchored game can be played over all that makes Gaussians
+        if self._plays_anchored:  # over all that makes Gaussians
             engines = recipes.ENGINES["dsvi"]
         recipes.choose("last_layer", self.last_layer, {"auto": None, **engines})
+        recipes.choose("covariance", self.covariance, dict.fromkeys(("auto", "full", "shared")))
         recipes.choose("dtype", self.dtype, dict.fromkeys(("float64", "float32")))
         at_least_one("num_steps", self.num_steps, optional=True)
         at_least_one("batch_size", self.batch_size, optional=True)
@@ -260,15 +309,17 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
             power = 1.0 if self._samples else power
             judge = collapsed and not warm and len(start.model.layers) == 1
             judge &= num_rows >= JUDGED_ROWS and size * len(growth.POWERS) <= COLLAPSED_SIZE
+        grows = len(start.model.layers) < self.num_layers
         restarts = self.num_restarts
         if restarts == "auto":
-            deep = len(start.model.layers) < self.num_layers
-            restarts = 2 if collapsed and deep else 1
+            restarts = 2 if collapsed and grows else 1
+        num_steps = int(self.num_steps or NUM_STEPS["game" if is_game else last_layer])
         return Plan(
             last_layer,
             num_rows,
             batch_size,
-            num_steps=int(self.num_steps or NUM_STEPS["game" if is_game else last_layer]),
+            num_steps=num_steps,
+            num_first=round(FIRST_STAGE * num_steps) if grows else num_steps,
             power=float(power),
             judge=judge,
             num_restarts=int(restarts),
@@ -365,7 +416,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
 
     def _start_likelihood(self, t: np.ndarray) -> AbstractLikelihood:
         with scope(self.dtype):
-            return self._likelihood(t.shape[1])
+            return self._likelihood(t)
 
     def _measure(
         self, x: np.ndarray, t: np.ndarray, likelihood: AbstractLikelihood, warm: bool
@@ -405,6 +456,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
             likelihood=likelihood,
             offset=None if offset is None else tuple(offset.tolist()),
             hidden_scale=HIDDEN_SCALE,
+            shared=self._shares(self.hidden_dim or min(x.shape[1], 30), self._num_inducing(len(x))),
         )
         if quiet:
             config = dataclasses.replace(
@@ -431,7 +483,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         start = previous
         if start is None and number % 2 and self._grows(x.shape[1]) and self.num_layers > 1:
             start = self._start(x, t, likelihood, seed, quiet=True)
-            plan = plan._replace(judge=False)
+            plan = plan._replace(judge=False, num_first=plan.num_steps)
         start = start or self._start(x, t, likelihood, seed)
         return self._train(seed, plan, start, x, t, w)[1]
 
@@ -450,6 +502,12 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         if self.num_inducing != "auto":
             return int(self.num_inducing)
         return MANY_INDUCING if num_rows <= FEW_ROWS else NUM_INDUCING
+
+    def _shares(self, width: int, num_inducing: int) -> bool:
+        """Whether the outputs of a hidden layer share one covariance."""
+        if self.covariance == "auto":
+            return width * num_inducing**2 > FULL_SIZE
+        return self.covariance == "shared"
 
     def _previous(self, t: np.ndarray) -> tuple[Fitted, ...]:
         """The last fit, all members of it, if new rows can go on from it."""
@@ -474,7 +532,29 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         t: np.ndarray,
         w: np.ndarray,
     ) -> tuple[float, train.Outcome]:
-        """Judge the powers, train a shallow model, then a deep one: as far as the plan asks."""
+        """Choose a power, then walk the legs of the fit; the last one makes the result."""
+        data, ending = self._hold_out(seed, x, t, w)
+        judge, *keys = jr.split(jr.split(jr.key(seed))[0], 3)
+        if self._samples:
+            rows = make_data(x, t, w, dtype=self.dtype, padded=True)
+            apart = (data, ending["validation"].data) if "validation" in ending else None
+            return plan.power, self._sample(keys[0], plan, start, rows, apart)
+        power, outcome = self._judge(judge, plan, start, data)
+        legs = self._legs(plan, start, keys, seed)
+        for leg in legs:
+            options = ending if leg is legs[-1] else {"num_kept": 0}
+            options = options | {"batch_size": plan.batch_size, "progress": self.progress}
+            engine = self._engine(plan, leg.num_steps, power, mixed=leg.mixed)
+            stage = growth.Stage(engine, leg.num_steps, options)
+            begin = leg.begin(outcome.fitted if outcome else start)
+            outcome = growth.go_on(leg.key, outcome, begin, stage, data)
+        assert outcome is not None
+        return power, outcome
+
+    def _hold_out(
+        self, seed: int, x: np.ndarray, t: np.ndarray, w: np.ndarray
+    ) -> tuple[Data, dict[str, Any]]:
+        """The rows to learn from, and how the last leg ends: rows held out decide when."""
         held = np.zeros(len(x), dtype=bool)
         num_held = self._num_held(len(x))
         if len(x) - num_held < 2:
@@ -482,63 +562,46 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
                 f"validation_fraction {self.validation_fraction} leaves fewer than two of "
                 f"{len(x)} rows to learn from; make it smaller."
             )
-        if num_held:
-            held[np.random.default_rng(seed).permutation(len(x))[:num_held]] = True
+        held[np.random.default_rng(seed).permutation(len(x))[:num_held]] = True
         data = make_data(x[~held], t[~held], w[~held], dtype=self.dtype, padded=True)
         ending: dict[str, Any] = {"num_kept": self.num_mixture}
         if num_held:
             apart = make_data(x[held], t[held], w[held], dtype=self.dtype)
             ending["validation"] = train.Validation(apart)
+        return data, ending
 
-        def stage(num_steps: int, power: float, **options: Any) -> growth.Stage:
-            options |= {"batch_size": plan.batch_size, "progress": self.progress}
-            return growth.Stage(self._engine(plan, num_steps, power), num_steps, options)
+    def _judge(
+        self, key: Key, plan: "Plan", start: Fitted, data: Data
+    ) -> tuple[float, train.Outcome | None]:
+        """The power of the fit, and the training so far if held-out rows chose it."""
+        if not plan.num_judged:
+            return plan.power, None
+        engine = cast(Collapsed, self._engine(plan, plan.num_judged, plan.power))
+        return growth.choose_power(
+            key, start, data, engine, num_steps=plan.num_judged, progress=self.progress
+        )
 
-        keys = jr.split(jr.split(jr.key(seed))[0], 3)
-        if self._samples:
-            everything = make_data(x, t, w, dtype=self.dtype, padded=True)
-            apart = (data, ending["validation"].data) if num_held else None
-            return plan.power, self._sample(keys[1], plan, start, everything, apart)
-        one_stage = len(start.model.layers) == self.num_layers
+    def _legs(self, plan: "Plan", start: Fitted, keys: Sequence[Key], seed: int) -> list["Leg"]:
+        """Train what is there, make it deep, play the anchored game: as far as the plan asks."""
         whole = plan.last_layer == "gradient"
         mixes = self._plays_anchored and (whole or self.num_layers > 1)
-
-        def mixed(num_steps: int) -> growth.Stage:
-            engine = self._engine(plan, num_steps, power, mixed=True)
-            options = final | {"batch_size": plan.batch_size, "progress": self.progress}
-            return growth.Stage(engine, num_steps, options)
-
-        def finish(outcome: train.Outcome) -> tuple[float, train.Outcome]:
-            """The anchored game, if one is played, over the Gaussians that are there."""
-            if not mixes:
-                return power, outcome
-            begin = recipes.anchor(outcome.fitted, whole=whole, seed=seed, **self._options[1])
-            game = mixed(max(1, round(MIXED_SHARE * plan.num_steps)))
-            return power, growth.go_on(jr.fold_in(keys[2], 1), outcome, begin, game, data)
-
-        final, power = ending, plan.power
         if mixes and recipes.is_anchored(start):  # a warm start: the game goes on
-            return power, mixed(plan.num_steps).run(keys[1], start, data)
-        ending = {"num_kept": 0} if mixes else ending
-        num_steps = plan.num_steps if one_stage else round(FIRST_STAGE * plan.num_steps)
-        judged = None
-        few = num_steps // 2
-        if plan.judge and few:
-            engine = cast(Collapsed, self._engine(plan, few, power))
-            power, judged = growth.choose_power(
-                keys[0], start, data, engine, num_steps=few, progress=self.progress
-            )
-            start, num_steps = judged.fitted, num_steps - few
-        shallow = stage(num_steps, power, **(ending if one_stage else {"num_kept": 0}))
-        if judged is None:
-            outcome = shallow.run(keys[1], start, data)
-        else:
-            outcome = growth.go_on(keys[1], judged, start, shallow, data)
-        if one_stage:
-            return finish(outcome)
-        start = recipes.deepen(outcome.fitted, self.num_layers)
-        deep = stage(plan.num_steps - len(outcome.history.objective), power, **ending)
-        return finish(growth.go_on(keys[2], outcome, start, deep, data))
+            return [Leg(keys[0], plan.num_steps, mixed=True)]
+
+        def deepen(fitted: Fitted) -> Fitted:
+            shared = self._shares(*reversed(fitted.model.layers[0].z.shape))
+            return recipes.deepen(fitted, self.num_layers, shared=shared)
+
+        def anchor(fitted: Fitted) -> Fitted:
+            return recipes.anchor(fitted, whole=whole, seed=seed, **self._options[1])
+
+        legs = [Leg(keys[0], plan.num_first - plan.num_judged)]
+        if len(start.model.layers) < self.num_layers:
+            legs.append(Leg(keys[1], plan.num_steps - plan.num_first, deepen))
+        if mixes:
+            num_steps = max(1, round(MIXED_SHARE * plan.num_steps))
+            legs.append(Leg(jr.fold_in(keys[1], 1), num_steps, anchor, mixed=True))
+        return legs
 
     def _num_held(self, num_rows: int) -> int:
         """Rows set aside to decide when to stop."""
@@ -551,13 +614,9 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         check_is_fitted(self)
         return self.scaling_.inputs(rows.inputs(self, X, reset=False)[:, self.kept_])
 
-    def _outputs(self, values: np.ndarray, *, centre: bool = True) -> np.ndarray:
-        """Targets [N, Q, ...] in the user's units, without the axis of a single 1-D target."""
-        trailing = (1,) * (values.ndim - 2)
-        values = values * self.scaling_.y_scale.reshape(-1, *trailing)
-        if centre:
-            values = values + self.scaling_.y_mean.reshape(-1, *trailing)
-        return values[:, 0] if self.one_target_ else values
+    @abc.abstractmethod
+    def _outputs(self, values: np.ndarray) -> np.ndarray:
+        """What the likelihood says of the targets, [N, R, ...], as the user wants to read it."""
 
     def _summarise(self, summary: Callable[..., PyTree], x: np.ndarray, *others: np.ndarray) -> Any:
         """A property of the predictive mixture at scaled inputs; the seed of the fit decides."""
@@ -565,6 +624,25 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         return predict.summarise(
             summary, key, self.fitted_, x, *others, num_samples=self.num_mixture
         )
+
+    def sample_functions(self, n_samples: int = 1, random_state: int = 0) -> FunctionSample:
+        """Draw whole functions from the posterior: call the result on any rows, again and again."""
+        check_is_fitted(self)
+        at_least_one("n_samples", n_samples)
+        members, key = members_of(self.fitted_), jr.key(random_state)
+        parts = []
+        with scope(self.dtype):
+            for number, member in enumerate(members):
+                share = len(range(number, n_samples, len(members)))  # dealt out in turn
+                one = key if len(members) == 1 else jr.fold_in(key, number)
+                if share:
+                    parts.append(Part(_draw(one, member, share), member.model.likelihood))
+        return FunctionSample(parts, self._inputs, self._outputs)
+
+    def _draw_targets(self, X: Rows, n_samples: int, random_state: int) -> np.ndarray:
+        """Targets [N, Q, n_samples] in the model's units, the rows of one draw of one function."""
+        x, sample = self._inputs(X), self.sample_functions(n_samples, random_state)
+        return draw_targets(sample, jr.fold_in(jr.key(random_state), 1), x)
 
     # ---- what was learned ---------------------------------------------------------------------
 
@@ -601,7 +679,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
 
     @property
     def noise_std_(self) -> np.ndarray | None:
-        """Standard deviation of the observation noise of each target; None for counts."""
+        """Standard deviation of the noise of each target; None for counts and classes."""
         check_is_fitted(self)
         likelihood = self._first.model.likelihood
         if likelihood.is_discrete:
@@ -673,15 +751,24 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the estimator to one file, for `nashgp.load`; an older file is replaced at once."""
         check_is_fitted(self)
+        learned = {name: value for name, value in vars(self).items() if name.endswith("_")}
+        learned["history_"] = dataclasses.asdict(self.history_)
+        content = {"parameters": self._to_file(), "learned": learned}
+        persist.write(path, type(self).__name__, content)
+
+    def _to_file(self) -> dict[str, Any]:
+        """The settings as a file can hold them."""
         parameters = self.get_params(deep=False)
         if callable(self.kernel):
             raise InputError("kernel is a function, which no file can hold; pass a kernel object.")
         if not isinstance(self.random_state, int | np.integer):
             parameters["random_state"] = None
-        learned = {name: value for name, value in vars(self).items() if name.endswith("_")}
-        learned["history_"] = dataclasses.asdict(self.history_)
-        content = {"parameters": parameters, "learned": learned}
-        persist.write(path, type(self).__name__, content)
+        return parameters
+
+    @classmethod
+    def _from_file(cls, parameters: dict[str, Any]) -> "DeepGPEstimator":
+        """An estimator with such settings."""
+        return cls(**parameters)
 
     def __getstate__(self) -> dict[str, Any]:
         """With arrays on the host: JAX would take them back in single precision."""
@@ -705,7 +792,7 @@ def load(path: str | os.PathLike[str], *, classes: Sequence[type] = ()) -> DeepG
     kinds = {kind.__name__: kind for kind in _subclasses(DeepGPEstimator)}
     kind, content = persist.read(path, classes=classes)
     try:
-        estimator = kinds[kind](**content["parameters"])
+        estimator = kinds[kind]._from_file(content["parameters"])
         learned = content["learned"]
         learned["history_"] = train.History(**learned["history_"])
         missing = {"fitted_", "scaling_", "kept_", "seed_", "one_target_"} - set(learned)
@@ -717,7 +804,7 @@ def load(path: str | os.PathLike[str], *, classes: Sequence[type] = ()) -> DeepG
     return estimator
 
 
-def _subclasses(kind: type) -> list[type]:
+def _subclasses(kind: type[DeepGPEstimator]) -> list[type[DeepGPEstimator]]:
     return [kind, *(each for child in kind.__subclasses__() for each in _subclasses(child))]
 
 

@@ -26,7 +26,8 @@ class FunctionSample:
     """`num` functions from the posterior; each is the same function at every call.
 
     Calling it gives the mean of the targets under each function, without observation noise, as an
-    array [N, num], or [N, Q, num] when the targets had two axes.
+    array [N, num], or [N, Q, num] when the targets had two axes; of a classifier the probability of
+    each class, [N, C, num].
     """
 
     def __init__(

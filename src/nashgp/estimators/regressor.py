@@ -1,24 +1,17 @@
 """Regression: one or several real targets, counts, heavy-tailed noise."""
 
-import equinox as eqx
-import jax.random as jr
 import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils import Tags
-from sklearn.utils.validation import check_is_fitted
 
-from nashgp import paths, predict
+from nashgp import predict
 from nashgp.errors import InputError
 from nashgp.estimators import rows
-from nashgp.estimators.base import DeepGPEstimator, at_least_one
-from nashgp.estimators.functions import FunctionSample, Part, draw_targets
+from nashgp.estimators.base import DeepGPEstimator, Targets
 from nashgp.estimators.rows import Rows
-from nashgp.likelihoods import AbstractLikelihood, Bernoulli, RobustMax, Softmax
+from nashgp.likelihoods import AbstractClasses, AbstractLikelihood, Bernoulli
 from nashgp.posteriors import members_of
-from nashgp.precision import scope
 from nashgp.recipes import LIKELIHOODS, choose
-
-_draw = eqx.filter_jit(paths.draw_functions)
 
 
 class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
@@ -49,6 +42,9 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
     likelihood : str or likelihood object
         "auto" (the same as "gaussian"), "gaussian", "student-t", "poisson", or an object from
         `nashgp.likelihoods`, whose noise refers to standardised targets. Counts are not scaled.
+    covariance : {"auto", "full", "shared"}
+        Whether each output of a hidden layer has a covariance of its own or all share one; "auto"
+        shares where outputs x inducing inputs² is above 2,097,152.
     num_steps : int or None
         Training steps; None for 500, 2,000 or 3,000 with a collapsed, natural or gradient last
         layer, 5,000 in the paper's game, 15,000 for a sampler. Unless the last layer is left to
@@ -116,14 +112,28 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
     True
     """
 
-    def _likelihood(self, num_targets: int) -> AbstractLikelihood:
+    def _likelihood(self, t: np.ndarray) -> AbstractLikelihood:
         if isinstance(self.likelihood, AbstractLikelihood):
-            if isinstance(self.likelihood, Bernoulli | RobustMax | Softmax):
+            if isinstance(self.likelihood, Bernoulli | AbstractClasses):
                 name = type(self.likelihood).__name__
                 raise InputError(f"likelihood {name} is for class labels; use it in a classifier.")
             return self.likelihood
         name = "gaussian" if self.likelihood == "auto" else self.likelihood
-        return choose("likelihood", name, LIKELIHOODS, "auto, or a likelihood object")(num_targets)
+        known = choose("likelihood", name, LIKELIHOODS, "auto, or a likelihood object")
+        return known(t.shape[1])
+
+    def _learn(self, y: Rows, weight: np.ndarray, *, warm: bool) -> Targets:
+        del warm  # a table of numbers means the same in every fit
+        t, is_vector = rows.targets(y, len(weight), allow_missing=self.allow_missing)
+        return Targets(t[weight > 0.0], weight[weight > 0.0], {"one_target_": is_vector})
+
+    def _outputs(self, values: np.ndarray, *, centre: bool = True) -> np.ndarray:
+        """Targets [N, Q, ...] in the user's units, without the axis of a single 1-D target."""
+        trailing = (1,) * (values.ndim - 2)
+        values = values * self.scaling_.y_scale.reshape(-1, *trailing)
+        if centre:
+            values = values + self.scaling_.y_mean.reshape(-1, *trailing)
+        return values[:, 0] if self.one_target_ else values
 
     def predict(
         self, X: Rows, return_std: bool = False
@@ -169,28 +179,12 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
         values = self._summarise(predict.cdf, x, t)
         return values[:, 0] if self.one_target_ else values
 
-    def sample_functions(self, n_samples: int = 1, random_state: int = 0) -> FunctionSample:
-        """Draw whole functions from the posterior: call the result on any rows, again and again."""
-        check_is_fitted(self)
-        at_least_one("n_samples", n_samples)
-        members, key = members_of(self.fitted_), jr.key(random_state)
-        parts = []
-        with scope(self.dtype):
-            for number, member in enumerate(members):
-                share = len(range(number, n_samples, len(members)))  # dealt out in turn
-                one = key if len(members) == 1 else jr.fold_in(key, number)
-                if share:
-                    parts.append(Part(_draw(one, member, share), member.model.likelihood))
-        return FunctionSample(parts, self._inputs, self._outputs)
-
     def sample_y(self, X: Rows, n_samples: int = 1, random_state: int = 0) -> np.ndarray:
         """Draw targets with noise: [N, n_samples], or [N, Q, n_samples] for targets of two axes.
 
         The rows of one draw belong to one function, so they vary together.
         """
-        x, sample = self._inputs(X), self.sample_functions(n_samples, random_state)
-        key = jr.fold_in(jr.key(random_state), 1)
-        return self._outputs(draw_targets(sample, key, x))
+        return self._outputs(self._draw_targets(X, n_samples, random_state))
 
     def _targets(self, y: Rows, num_rows: int) -> np.ndarray:
         """Targets to score, as many columns as were learned."""

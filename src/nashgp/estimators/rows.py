@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_array, validate_data
+from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
 from nashgp.errors import InputError
 
@@ -13,6 +13,8 @@ Rows = Any
 """What a user passes: an array, a list, a data frame. Only this module looks inside."""
 
 Table = np.ndarray
+
+NO_TARGETS = "y is missing: the estimator requires y to be passed, but the target y is None."
 
 
 def inputs(estimator: BaseEstimator, X: Rows, *, reset: bool) -> Table:
@@ -34,16 +36,13 @@ def inputs(estimator: BaseEstimator, X: Rows, *, reset: bool) -> Table:
 def targets(y: Rows, num_rows: int, *, allow_missing: bool) -> tuple[Table, bool]:
     """`y` as a float64 table [N, Q], and whether it was a vector; one row for each row of `X`."""
     if y is None:
-        raise InputError(
-            "y is missing: the estimator requires y to be passed, but the target y is None."
-        )
+        raise InputError(NO_TARGETS)
     table = _checked(check_array, "y", y, ensure_2d=False, allow_nd=True, **_NUMBERS)
     if table.ndim > 2:
         raise InputError(f"y must have one or two axes, got shape {table.shape}; reshape it.")
     is_vector = table.ndim == 1
     table = table.reshape(len(table), -1)
-    if len(table) != num_rows:
-        raise InputError(f"y has {len(table)} rows and X has {num_rows}; pass one y per row of X.")
+    _check_length(table, num_rows)
     if np.any(np.isinf(table)):
         raise InputError("y holds infinity; drop those rows.")
     if np.any(np.isnan(table)) and not allow_missing:
@@ -52,6 +51,62 @@ def targets(y: Rows, num_rows: int, *, allow_missing: bool) -> tuple[Table, bool
             "targets of such a row."
         )
     return table, is_vector
+
+
+def labels(y: Rows, num_rows: int, *, allow_missing: bool) -> tuple[np.ndarray, np.ndarray]:
+    """`y` as a vector of labels of any one type, and which of them are missing (NaN, None)."""
+    if y is None:
+        raise InputError(NO_TARGETS)
+    try:
+        vector = column_or_1d(y, warn=True)
+    except ValueError as error:
+        raise InputError(
+            f"y must be one column of labels, got shape {np.shape(y)}; pass one label for each row."
+        ) from error
+    _check_length(vector, num_rows)
+    missing = np.array([_is_missing(label) for label in vector.tolist()], dtype=bool)
+    if np.any(missing) and not allow_missing:
+        raise InputError(
+            f"y holds no label (NaN or None) in {np.sum(missing)} row(s); drop those rows, or set "
+            "allow_missing=True to learn from the others."
+        )
+    known = vector[~missing]
+    if vector.dtype.kind == "f" and np.any(np.isinf(known) | (known != np.floor(known))):
+        raise InputError(
+            "y holds fractions or infinity (Unknown label type: continuous); use DeepGPRegressor "
+            "to predict numbers, or sort them into classes."
+        )
+    return vector, missing
+
+
+def classes(labels: np.ndarray) -> np.ndarray:
+    """The distinct labels in order."""
+    try:
+        found = np.unique(labels)
+    except TypeError as error:
+        kinds = ", ".join(sorted({type(label).__name__ for label in labels}))
+        raise InputError(
+            f"y mixes labels that have no common order ({kinds}); turn all of them into text."
+        ) from error
+    if found.dtype.kind != "O" or all(isinstance(label, str) for label in found):
+        return found
+    return np.array(found.tolist())  # numbers as numbers, whatever they came in
+
+
+def codes(labels: np.ndarray, missing: np.ndarray, classes: np.ndarray, remedy: str) -> Table:
+    """The number of each label among sorted `classes` as a table [N, 1], NaN for a missing one."""
+    number = {label: code for code, label in enumerate(classes.tolist())}
+    unknown = [label for label in labels[~missing].tolist() if label not in number]
+    if unknown:
+        raise InputError(f"y holds the label {unknown[0]!r}, which was not in fit; {remedy}")
+    table = np.full((len(labels), 1), np.nan)
+    table[~missing, 0] = [number[label] for label in labels[~missing].tolist()]
+    return table
+
+
+def _is_missing(label: object) -> bool:
+    """Whether a label is None, NaN, or one of pandas' words for it."""
+    return type(label).__name__ in ("NoneType", "NAType", "NaTType") or label != label
 
 
 def weights(sample_weight: Rows | None, num_rows: int) -> np.ndarray:
@@ -79,6 +134,11 @@ def levels(name: str, q: Rows) -> np.ndarray:
     if values.ndim > 1 or not np.all((values > 0.0) & (values < 1.0)):
         raise InputError(f"{name} must hold numbers strictly between 0 and 1, got {q}.")
     return values
+
+
+def _check_length(y: np.ndarray, num_rows: int) -> None:
+    if len(y) != num_rows:
+        raise InputError(f"y has {len(y)} rows and X has {num_rows}; pass one y per row of X.")
 
 
 _NUMBERS = {"dtype": np.float64, "ensure_all_finite": False}

@@ -14,4 +14,5 @@ EXPERIMENTS = {
     "tying": "nashgp.experiments.tying",
     "one-layer": "nashgp.experiments.one_layer",
     "convergence": "nashgp.experiments.convergence",
+    "images": "nashgp.experiments.images",
 }

@@ -31,7 +31,7 @@ class Cell(cells.Cell):
     power: float = 0.5
     num_inducing: int = 128
     num_samples: int = 2
-    network_rate: float = 0.003
+    network_rate: float = 3e-4
     shorter: int = 1  # divides the steps
     dtype: str = "float32"
     seed: int = 0

@@ -167,6 +167,8 @@ COLUMNS = {  # heading -> key of a score
     "cov 50": "coverage50",
     "cov 90": "coverage90",
     "cal": "calibration_error",
+    "Brier": "brier",
+    "ECE": "ece",
     "obj/row": "objective_per_row",
     "accuracy": "accuracy",
     "log ratio": "log_ratio",
@@ -182,6 +184,7 @@ COLUMNS = {  # heading -> key of a score
     "step ms": "step_ms",
     "draw ms": "draw_ms",
     "predict ms": "predict_ms",
+    "epoch s": "epoch_seconds",
     "seconds": "seconds",
 }
 

@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import Float
 
 from nashgp.batch import Data, make_data
-from nashgp.kernels import RBF
 from nashgp.layers import SparseGPLayer
 from nashgp.likelihoods import Gaussian
 from nashgp.means import Zero
@@ -21,6 +20,7 @@ from nashgp.model import DeepGP
 from nashgp.posteriors import Fitted, gaussian_posterior
 from nashgp.precision import scope
 from nashgp.priors import Values
+from nashgp.recipes import KERNELS
 from nashgp.transforms import cast
 
 
@@ -30,7 +30,9 @@ def problem(dtype: str = "float32") -> tuple[Fitted, Data]:
     y = np.tanh(4.0 * x) + 0.05 * np.random.default_rng(0).normal(size=x.shape)
     with scope(dtype):
         layers = tuple(
-            SparseGPLayer(RBF(1.0), Zero(1), jnp.linspace(-reach, reach, num)[:, None], 1)
+            SparseGPLayer(
+                KERNELS["rbf"](1.0), Zero(1), jnp.linspace(-reach, reach, num)[:, None], 1
+            )
             for reach, num in ((1.0, 5), (2.0, 6))
         )
         model = cast(DeepGP(layers, Gaussian(np.full(1, 0.05)), deterministic=True), dtype)

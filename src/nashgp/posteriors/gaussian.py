@@ -14,14 +14,18 @@ from nashgp.priors import GPPrior, Values
 from nashgp.shapes import Key, Scalar
 
 Mean = Float[Array, "M P"]
-Root = Float[Array, "P M M"]
+Root = Float[Array, "R M M"]  # R is P, or 1 where all outputs share one
 
 
 class GaussianPosterior(AbstractVariational):
-    """`q(v) = Π_l Π_p N(v_lp | μ_lp, R_lp R_lpᵀ)`, with R lower triangular."""
+    """`q(v) = Π_l Π_p N(v_lp | μ_lp, R_lp R_lpᵀ)`, with R lower triangular.
+
+    A layer may have a single R for all its outputs: they have one kernel and one set of inducing
+    inputs, and `P M²` numbers are too many in a wide layer.
+    """
 
     means: tuple[Float[Array, "_M _P"], ...]
-    roots: tuple[Float[Array, "_P _M _M"], ...]
+    roots: tuple[Float[Array, "_R _M _M"], ...]
 
     def gaussians(self) -> tuple[Inducing, ...]:
         return tuple(map(Inducing, *self._parts()))
@@ -55,29 +59,42 @@ class GaussianPosterior(AbstractVariational):
         """`log q(v)` of one joint draw."""
         return jnp.sum(jnp.stack(list(map(_log_density, values, *self._parts()))))
 
+    def unshared(self) -> "GaussianPosterior":
+        """The same with a root for each output."""
+        pairs = zip(self.means, self.roots, strict=True)
+        roots = (jnp.broadcast_to(root, (mean.shape[1], *root.shape[1:])) for mean, root in pairs)
+        return GaussianPosterior(self.means, tuple(roots))
+
     def _parts(self) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         return self.means, tuple(map(jnp.tril, self.roots))
 
 
 def _draw(key: Key, mean: Mean, root: Root, num: int) -> Float[Array, "S M P"]:
     eps = jr.normal(key, (num, *mean.shape), mean.dtype)
+    if len(root) < mean.shape[1]:
+        return mean[None] + jnp.einsum("mk,skp->smp", root[0], eps)
     return mean[None] + jnp.einsum("pmk,skp->smp", root, eps)
 
 
 def _log_density(value: Mean, mean: Mean, root: Root) -> Scalar:
+    root = jnp.broadcast_to(root, (mean.shape[1], *root.shape[1:]))
     white = jax.vmap(lambda r, d: solve_triangular(r, d, lower=True))(root, (value - mean).T)
     log_det = jnp.sum(jnp.log(jnp.abs(jnp.diagonal(root, axis1=1, axis2=2))))
     return -0.5 * jnp.sum(white**2 + jnp.log(2.0 * jnp.pi)) - log_det
 
 
 def gaussian_posterior(
-    model: DeepGP, *, hidden_scale: float = 1e-5, last_scale: float = 1.0
+    model: DeepGP, *, hidden_scale: float = 1e-5, last_scale: float = 1.0, shared: bool = False
 ) -> GaussianPosterior:
-    """Start at mean zero with `R = scale · I`: hidden layers nearly deterministic, as published."""
+    """Start at mean zero with `R = scale · I`: hidden layers nearly deterministic, as published.
+
+    With `shared`, the outputs of a hidden layer have one `R`.
+    """
     scales = [hidden_scale] * (len(model.layers) - 1) + [last_scale]
     means, roots = [], []
-    for layer, scale in zip(model.layers, scales, strict=True):
+    for number, (layer, scale) in enumerate(zip(model.layers, scales, strict=True), start=1):
         m, p, dtype = layer.num_inducing, layer.num_outputs, layer.z.dtype
         means.append(jnp.zeros((m, p), dtype))
-        roots.append(jnp.tile(scale * jnp.eye(m, dtype=dtype)[None], (p, 1, 1)))
+        copies = 1 if shared and number < len(model.layers) else p
+        roots.append(jnp.tile(scale * jnp.eye(m, dtype=dtype)[None], (copies, 1, 1)))
     return GaussianPosterior(tuple(means), tuple(roots))

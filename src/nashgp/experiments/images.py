@@ -1,0 +1,222 @@
+"""Images of digits, clothes and things from raw pixels: deep GPs, games, and two baselines.
+
+    nashgp run images --set mnist fashion --engine dsvi tied naive --depths 1 4
+
+As in the paper: four layers, 98 hidden units, 100 inducing inputs, batches of 256, the robust-max
+likelihood, no augmentation. Pixels are centred by their means over the training rows and divided by
+one number for all. Noise and networks of the paper's game are as wide as the hidden layers; as wide
+as the pixels, naive players would have a billion parameters. A split is a seed; every set has its
+own test rows, which choose nothing.
+"""
+
+import dataclasses
+import time
+import warnings
+
+import numpy as np
+
+from nashgp import datasets
+from nashgp.errors import InputError
+from nashgp.experiments import cells
+
+BASELINES = ("logistic", "network")
+ENGINES = ("dsvi", "anchored", "tied", "naive", *BASELINES)
+NUM_CLASSES = 10
+START_ROWS = 20_000  # that the start looks at: k-means and the skip connections
+ANCHORED_SHARE = 0.3  # of the steps, for the game over the Gaussians
+GAME_RATE = 0.02  # of all players, as published for classes
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell(cells.Cell):
+    """The settings of one fit; the paper's game is "tied" or "naive"."""
+
+    engine: str = "dsvi"
+    depth: int = 4
+    num_inducing: int = 100
+    hidden_dim: int = 98
+    epochs: int = 20
+    batch_size: int = 256
+    num_samples: int = 1
+    learning_rate: float = 0.01
+    num_rows: int = 60_000  # at most, of the training rows
+    num_test: int = 10_000
+    num_mixture: int = 20
+    dtype: str = "float32"
+
+    def check(self) -> None:
+        if self.engine not in ENGINES:
+            raise InputError(f"--engines must be of {', '.join(ENGINES)}; got {self.engine}.")
+        if self.set not in datasets.IMAGES or datasets.find(self.set) is None:
+            datasets.load_images(self.set)  # says what is wrong; reading takes seconds
+
+    def run(self) -> cells.Scores:
+        rows = Pixels.load(self.set, self.num_rows, self.num_test)
+        fit = self._baseline if self.engine in BASELINES else self._deep
+        began = time.perf_counter()
+        probability, scores = fit(rows)
+        seconds = time.perf_counter() - began
+        times = {"epoch_seconds": seconds / self.epochs, "seconds": seconds}
+        return score(probability, rows.y_test) | times | scores
+
+    def _baseline(self, rows: "Pixels") -> tuple[np.ndarray, cells.Scores]:
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.neural_network import MLPClassifier
+
+        widths = [self.hidden_dim] * 2
+        model = {
+            "logistic": LogisticRegression(max_iter=5 * self.epochs),
+            "network": MLPClassifier(widths, max_iter=self.epochs, random_state=self.split),
+        }[self.engine]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # the budget is the budget
+            model.fit(rows.scaled(rows.x, self.dtype), rows.y)
+        found = np.full((len(rows.x_test), NUM_CLASSES), 1e-12)
+        found[:, model.classes_] = model.predict_proba(rows.scaled(rows.x_test, self.dtype))
+        return found, {}
+
+    def _deep(self, rows: "Pixels") -> tuple[np.ndarray, cells.Scores]:
+        import jax.random as jr
+
+        from nashgp import predict, recipes
+        from nashgp.batch import make_data
+        from nashgp.likelihoods import RobustMax
+
+        labels = rows.y[:, None].astype(np.float64)
+        data = make_data(rows.x, labels, dtype=self.dtype, shift=rows.shift, unit=rows.unit)
+        some = np.random.default_rng(self.split).permutation(len(rows.x))[:START_ROWS]
+        config = recipes.Config(
+            self.depth,
+            self.hidden_dim,
+            self.num_inducing,
+            likelihood=RobustMax(NUM_CLASSES),
+            shared=True,
+        )
+        inputs = rows.scaled(rows.x[some], "float64")
+        start = recipes.build(inputs, 1, config, seed=self.split, dtype=self.dtype)
+        key, answer = jr.split(jr.key(self.split))
+        outcome = self._train(key, start, data)
+        probability, _ = predict.summarise(
+            predict.moments,
+            answer,
+            outcome.fitted,
+            rows.scaled(rows.x_test, self.dtype),
+            num_samples=self.num_mixture,
+        )
+        history = outcome.history
+        last = history.objective[-max(1, len(history.objective) // 10) :]
+        scores = {"elbo_per_row": float(np.mean(last)) / len(data)}
+        if len(history.step) > 1:  # a median, since some chunks compile
+            each = np.median(np.diff(history.seconds) / np.diff(history.step))
+            scores["epoch_seconds"] = float(each) * self._epoch(len(data))
+        return probability.astype(np.float64), scores
+
+    def _epoch(self, num_rows: int) -> int:
+        """Steps that see as many rows as there are."""
+        return -(-num_rows // self.batch_size)
+
+    def _train(self, key, start, data):
+        import jax.random as jr
+
+        from nashgp import growth, recipes
+        from nashgp.engines import NaturalGradient, PaperGame
+
+        num_steps = self.epochs * self._epoch(len(data))
+        options = {"batch_size": self.batch_size}
+
+        def natural(num_steps: int) -> growth.Stage:
+            engine = NaturalGradient(
+                self.learning_rate, self.num_samples, rate=0.05, decay_steps=num_steps
+            )
+            return growth.Stage(engine, num_steps, options)
+
+        if self.engine in ("tied", "naive"):
+            game = PaperGame(
+                GAME_RATE,
+                GAME_RATE,
+                GAME_RATE,
+                num_samples=self.num_samples,
+                tied=self.engine == "tied",
+                **dict.fromkeys(("noise_dim", "width", "discriminator_width"), self.hidden_dim),
+            )
+            return growth.Stage(game, num_steps, options).run(key, start, data)
+        mixed = round(ANCHORED_SHARE * num_steps) if self.engine == "anchored" else 0
+        outcome = natural(num_steps - mixed).run(key, start, data)
+        if not mixed or self.depth == 1:
+            return outcome
+        begin = recipes.anchor(outcome.fitted, whole=False, seed=self.split)
+        return growth.go_on(jr.fold_in(key, 1), outcome, begin, natural(mixed), data)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pixels:
+    """Rows of pixels as bytes and their labels, and the map to inputs of mean 0, variance 1.
+
+    One unit serves all pixels: those at the rim hardly vary and should not count like others.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+    shift: np.ndarray
+    unit: float
+
+    @classmethod
+    def load(cls, name: str, num_rows: int, num_test: int) -> "Pixels":
+        """The first rows of a set, measured by the training rows alone."""
+        images = datasets.load_images(name)
+        x, x_test = (
+            part[:num].reshape(min(num, len(part)), -1)
+            for part, num in ((images.x_train, num_rows), (images.x_test, num_test))
+        )
+        shift = np.asarray(np.mean(x, axis=0, dtype=np.float64))
+        squares = np.einsum("nd,nd->d", x, x, dtype=np.float64) / len(x)
+        unit = float(np.sqrt(np.mean(squares - shift**2)))
+        y, y_test = images.y_train[:num_rows].astype(int), images.y_test[:num_test].astype(int)
+        return cls(x, y, x_test, y_test, shift, unit)
+
+    def scaled(self, x: np.ndarray, dtype: str) -> np.ndarray:
+        return ((x - self.shift) / self.unit).astype(dtype)
+
+
+def score(probability: np.ndarray, label: np.ndarray) -> cells.Scores:
+    """Accuracy, mean log-likelihood, Brier score and expected calibration error of test rows."""
+    from nashgp import metrics
+
+    own = probability[np.arange(len(label)), label]
+    return {
+        "accuracy": metrics.accuracy(probability, label),
+        "mll": float(np.mean(np.log(own))),
+        "brier": metrics.brier(probability, label),
+        "ece": metrics.expected_calibration_error(probability, label),
+    }
+
+
+STUDY = cells.Study(
+    "images",
+    Cell,
+    full={
+        "sets": ["mnist", "fashion", "cifar10"],
+        "engines": list(ENGINES),
+        "depths": [1, 4],
+        "splits": [0, 1],
+        "jobs": 1,
+    },
+    quick={
+        "sets": ["mnist"],
+        "engines": ["dsvi", "logistic"],
+        "depths": [1, 2],
+        "splits": [0],
+        "jobs": 1,
+        "epochs": 4,
+        "num_inducing": 50,
+        "num_rows": 5_000,
+        "num_test": 1_000,
+    },
+    axes=("set", "engine", "depth", "split"),
+    label=lambda cell: f"{cell.set} {cell.engine} depth {cell.depth}",
+    keep=lambda cell: cell.engine not in BASELINES or cell.depth == 1,
+)
+add_arguments, main = STUDY.add_arguments, STUDY.main

@@ -263,8 +263,10 @@ class FlippedCritic(Critic):
 def test_a_critic_that_learns_comes_close_to_the_truth(kind):
     """At its best `T = 1 + log q(h | ε) - log q(h)`; the wrong way round it ends elsewhere."""
     posterior = random_posterior(0, flat_model(2), who="critic")
-    larger = jax.tree.map(lambda leaf: 3.0 * leaf, posterior.mixers)
-    posterior = dataclasses.replace(posterior, mixers=larger)
+    louder = jnp.asarray([[4.0, 1.0]])  # of the shift alone
+    posterior = eqx.tree_at(
+        lambda q: q.mixers[0].weights[-1], posterior, replace_fn=lambda w: w * louder
+    )
     posterior = _trained(dataclasses.replace(posterior, player1=_as(kind, posterior.player1)))
     eps, mixes, h = posterior.draw(jr.key(6), NUM_DRAWS)
     given = sum(mix.log_density(value) for mix, value in zip(mixes, h, strict=True))
@@ -272,7 +274,7 @@ def test_a_critic_that_learns_comes_close_to_the_truth(kind):
     told = posterior.information(jr.key(7), eps, h, 100)
     truth, error = float(np.mean(true)), float(np.std(told - true) / NUM_DRAWS**0.5)
     assert truth > 0.5
-    close = 0.85 * truth < np.mean(told) < truth + 4.0 * error
+    close = 0.9 * truth < np.mean(told) < truth + 4.0 * error
     assert close == (kind is Critic)
 
 

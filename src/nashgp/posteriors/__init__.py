@@ -3,10 +3,12 @@
 from nashgp.posteriors.anchored import (
     AnchoredPosterior,
     Critic,
+    Information,
     Mix,
     Pool,
     Recogniser,
     anchored_posterior,
+    measure_information,
 )
 from nashgp.posteriors.base import (
     AbstractPosterior,
@@ -40,6 +42,7 @@ __all__ = [
     "GaussianPosterior",
     "GeneratedPosterior",
     "Generator",
+    "Information",
     "Mix",
     "MixturePosterior",
     "Pool",
@@ -48,6 +51,7 @@ __all__ = [
     "anchored_posterior",
     "gaussian_posterior",
     "generated_posterior",
+    "measure_information",
     "members_of",
     "sample_prior",
 ]

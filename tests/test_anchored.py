@@ -450,7 +450,7 @@ def test_the_estimator_plays_it_keeps_it_and_goes_on(tmp_path):
     model.save(tmp_path / "model.nashgp")
     np.testing.assert_array_equal(load(tmp_path / "model.nashgp").predict(x), model.predict(x))
     told = model.information_
-    assert told["total"] >= -1e-3 and len(told["layers"]) == 1 and "nats" in model.summary()
+    assert told["total"] > -0.05 and len(told["layers"]) == 1 and "nats" in model.summary()
     by_turns = {"noise_dim": 2, "width": 8, "num_responses": 2}
     again = model.set_params(warm_start=True, num_steps=10, engine_options=by_turns).fit(x, y)
     assert again.num_steps_ == 10 and recipes.is_anchored(again.fitted_)

@@ -773,6 +773,11 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         posterior = self._first.posterior
         if isinstance(posterior, DrawnPosterior) and posterior.num_draws >= chains.FEWEST:
             lines.append(f"chains: {self.chains_}")
+        if (told := self.information_) is not None:
+            lines.append(
+                f"anchored game: draws tell {told['total']:.3g} nats of their noise, the objective "
+                f"misses {told['gap']:.2g} of them; {told['across']:.2g} nats across layers"
+            )
         return "\n".join(lines)
 
     # ---- files --------------------------------------------------------------------------------

@@ -11,7 +11,10 @@ import numpy as np
 
 NUM_NEW_ROWS = 1_000  # rows of one prediction
 NUM_PREDICTIVE_DRAWS = 10
+NUM_DRAWS = 100  # of all inducing values, in one compiled call
 REPEATS = 5
+# Name of a step -> whether inducing values are drawn.
+STEPS = {"integrated": False, "drawn": True, "anchored": True}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +69,7 @@ def matmul_flops(case: Case, *, drawn: bool) -> int:
     The triangular R counts as a full matrix. Going backward, a product costs as much again for
     each factor that wants a gradient: both, except in the distances of the first layer and in
     R ε. What does not grow with rows or draws (products of two M x M matrices, the Cholesky
-    factor) and element-wise work are left out.
+    factor), the networks of an anchored posterior and element-wise work are left out.
     """
     n, m, k = case.num_rows, case.num_inducing, case.num_samples
     total = 0

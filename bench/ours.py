@@ -5,6 +5,7 @@ import json
 import time
 from importlib.metadata import version
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -12,9 +13,11 @@ import numpy as np
 
 from bench.cases import (
     CASES,
+    NUM_DRAWS,
     NUM_PREDICTIVE_DRAWS,
     QUICK,
     REPEATS,
+    STEPS,
     Case,
     fastest,
     make_rows,
@@ -27,7 +30,7 @@ from nashgp.engines import DSVI
 from nashgp.precision import scope
 
 
-def measure(case: Case, dtype: str, *, drawn: bool) -> dict[str, object]:
+def measure(case: Case, dtype: str, step: str) -> dict[str, object]:
     """Time training through `train.run` and prediction through `predict.summarise`."""
     x, y, x_new = make_rows(case, dtype)
     data = make_data(x, y, dtype=dtype)
@@ -35,7 +38,9 @@ def measure(case: Case, dtype: str, *, drawn: bool) -> dict[str, object]:
 
     config = recipes.Config(case.num_layers, case.num_inputs, case.num_inducing)
     start = recipes.build(x, 1, config, dtype=dtype)
-    engine = DSVI(num_samples=case.num_samples, draw_inducing=drawn)
+    if step == "anchored":
+        start = recipes.anchor(start, whole=True)
+    engine = DSVI(num_samples=case.num_samples, draw_inducing=STEPS[step])
 
     def fit(num_steps: int) -> train.Outcome:
         key = jr.key(0)
@@ -53,9 +58,18 @@ def measure(case: Case, dtype: str, *, drawn: bool) -> dict[str, object]:
             predict.moments, jr.key(1), outcome.fitted, x_new, num_samples=NUM_PREDICTIVE_DRAWS
         )
 
+    @eqx.filter_jit
+    def values(key, fitted):
+        return fitted.posterior.sample(key, fitted.model, NUM_DRAWS)
+
+    def draw() -> object:
+        with scope(dtype):
+            return jax.block_until_ready(values(jr.key(2), outcome.fitted))
+
     return {
         "step_ms": 1e3 * float(np.min(steps)),
         "predict_ms": 1e3 * fastest(answer),
+        "draws_ms": 1e3 * fastest(draw),
         "memory_mb": memory,
         "compile_s": compiled,
         "versions": {name: version(name) for name in ("nashgp", "jax", "jaxlib", "numpy")},
@@ -74,14 +88,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--case", type=int, default=-1, help="number of the case; -1 is the quick")
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--drawn", action="store_true", help="draw the inducing values")
+    parser.add_argument("--step", default="integrated", choices=STEPS, help="kind of step")
     parser.add_argument("--gemm", action="store_true", help="time a matrix product instead")
     args = parser.parse_args()
     if args.gemm:
         record = {"gemm_gflops": gemm_gflops(args.dtype)}
     else:
         case = QUICK if args.case < 0 else CASES[args.case]
-        record = measure(case, args.dtype, drawn=args.drawn)
+        record = measure(case, args.dtype, args.step)
     print(json.dumps(record))
 
 

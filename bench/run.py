@@ -17,20 +17,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bench.cases import CASES, QUICK, Case, fastest, matmul_flops
+from bench.cases import CASES, QUICK, STEPS, Case, fastest, matmul_flops
 
 ROOT = pathlib.Path(__file__).parent.parent
 PEER = ROOT / ".venv-bench" / "bin" / "python"
-STEPS = {"integrated": False, "drawn": True}  # name of a step -> whether inducing values are drawn
 
 NOTES = """\
-step: integrated is DSVI as published, drawn propagates draws of the inducing values; both full
-batch, forward, backward and Adam. GPyTorch has the integrated step alone; both are held against
-it. ratio: GPyTorch's number over ours. predict: ms for mean and variance of 1,000 new rows with
-10 draws. MB: peak memory of training above what the process held after imports and data; ours
-includes the compiler's. peak: share of the speed of a large matrix product, the faster of JAX and
-NumPy, counting only the matrix products of the forward and backward pass that grow with rows or
-draws (see matmul_flops)."""
+step: integrated is DSVI as published, drawn propagates draws of the inducing values, anchored draws
+them from an anchored posterior; all full batch, forward, backward and Adam. GPyTorch has the
+integrated step alone; all are held against it. ratio: GPyTorch's number over ours. predict: ms for
+mean and variance of 1,000 new rows with 10 draws. draws: ms for 100 joint draws of all inducing
+values in one compiled call. MB: peak memory of training above what the process held after imports
+and data; ours includes the compiler's. peak: share of the speed of a large matrix product, the
+faster of JAX and NumPy, counting only the matrix products of the forward and backward pass that
+grow with rows or draws (see matmul_flops)."""
 
 
 def call(python: pathlib.Path, module: str, *options: str) -> dict:
@@ -53,8 +53,8 @@ def compare(number: int, dtype: str) -> dict:
     options = ("--case", str(number), "--dtype", dtype)
     python = pathlib.Path(sys.executable)
     record: dict = {"case": (QUICK if number < 0 else CASES[number]).name, "dtype": dtype}
-    for name, drawn in STEPS.items():
-        record[name] = call(python, "bench.ours", *options, *(["--drawn"] if drawn else []))
+    for name in STEPS:
+        record[name] = call(python, "bench.ours", *options, "--step", name)
     record["peer"] = call(PEER, "bench.peer", *options) if PEER.exists() else None
     return record
 
@@ -69,12 +69,13 @@ def row(case: Case, record: dict, step: str, peak: float) -> str:
         for name, digits in (("step_ms", 1), ("predict_ms", 1), ("memory_mb", 0))
     )
     line = f"{case.name:28} {record['dtype']:8} {step:10}{pairs}"
-    return f"{line} {share:5.0%} {ours['compile_s']:9.1f}".replace("nan", "  -")
+    line += f" {share:5.0%} {ours['draws_ms']:6.2f} {ours['compile_s']:9.1f}"
+    return line.replace("nan", "  -")
 
 
 HEAD = f"{'case':28} {'dtype':8} {'step':10}"
 HEAD += "".join(f" {name:>8} GPyTorch  ratio" for name in ("step ms", "predict", "MB"))
-HEAD += "  peak compile s"
+HEAD += "  peak  draws compile s"
 
 
 def table(records: Sequence[dict], peaks: dict[str, float]) -> str:

@@ -20,10 +20,12 @@ def test_matrix_products_of_a_tiny_case_by_hand():
 @pytest.fixture
 def record():
     ours = {"step_ms": 10.0, "predict_ms": 5.0, "memory_mb": 200.0, "compile_s": 3.0}
+    ours["draws_ms"] = 0.25
     peer = {"step_ms": 40.0, "predict_ms": 30.0, "memory_mb": 100.0}
     case = cases.CASES[0].name
     faster = ours | {"step_ms": 4.0}
-    return {"case": case, "dtype": "float32", "integrated": ours, "drawn": faster, "peer": peer}
+    steps = {"integrated": ours, "drawn": faster, "anchored": faster}
+    return {"case": case, "dtype": "float32", **steps, "peer": peer}
 
 
 def test_a_ratio_above_one_is_in_our_favour(record):
@@ -31,7 +33,7 @@ def test_a_ratio_above_one_is_in_our_favour(record):
     integrated, drawn = run.table([record], {"float32": peak}).splitlines()[1:3]
     assert "10.0     40.0    4.0" in integrated and "4.0     40.0   10.0" in drawn
     assert "5.0     30.0    6.0" in integrated and "200      100    0.5" in integrated
-    assert "100%" in integrated
+    assert "100%   0.25" in integrated
 
 
 def test_the_table_shows_our_numbers_alone_without_a_peer(record):

@@ -75,8 +75,8 @@ class Links(html.parser.HTMLParser):
 
 def test_every_engine_and_reference_is_compared():
     assert METHODS[-2:] == ["exact GP", "boosting"] and METHODS[:2] == [
-        "deep GP, dsvi",
-        "one layer, dsvi",
+        "deep GP, ipvi",
+        "one layer, ipvi",
     ]
     for name in recipes.ENGINES:
         assert f"deep GP, {name}" in METHODS

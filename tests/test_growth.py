@@ -15,7 +15,7 @@ from nashgp import DeepGPRegressor, growth, load, recipes, train
 from nashgp.batch import make_data
 from nashgp.engines import Collapsed, Lanes, collapsed_objective, lane
 from nashgp.engines.collapsed import below_last
-from nashgp.posteriors import Ensemble
+from nashgp.posteriors import Ensemble, members_of
 from tests.cases import rows, tiny_data, tiny_fitted
 
 
@@ -116,6 +116,33 @@ def test_the_regressor_judges_powers_when_rows_are_enough():
     start = model._start(few, few, model._start_likelihood(few), 0)
     plan = model._plan(start, 50)
     assert plan.power == 0.5 and not plan.judge and model._plan(start, 210).judge
+
+
+@pytest.mark.parametrize(("gains", "depth"), [({3: 0.5}, 3), ({1: 0.5}, 1), ({3: 0.01}, 2)])
+def test_rows_held_out_choose_the_depth(gains, depth, monkeypatch):
+    """The depth that is clearly best wins; a gain within its error leaves 2 as it is."""
+    random, seen = np.random.default_rng(0), []
+
+    def scores(key, fitted, data, *, num_samples):
+        del key
+        num_layers = len(fitted.model.layers)
+        seen.append((num_layers, len(data), num_samples))
+        return random.normal(gains.get(num_layers, 0.0), 0.5, size=len(data))
+
+    monkeypatch.setattr(growth, "scores", scores)
+    x = random.normal(size=(210, 1))
+    settings = dict(num_steps=4, num_inducing=5, num_mixture=4, power=0.5, random_state=0)
+    model = DeepGPRegressor(num_layers="auto", **settings).fit(x, x[:, 0])
+    assert seen == [(2, 42, 4), (1, 42, 4), (3, 42, 4)]
+    assert model.num_layers_ == depth and model.num_layers == "auto"
+    assert all(len(member.model.layers) == depth for member in members_of(model.fitted_))
+    again = DeepGPRegressor(num_layers=depth, **settings).fit(x, x[:, 0])
+    np.testing.assert_array_equal(model.predict(x[:5]), again.predict(x[:5]))
+    if depth == 3:  # a warm start stays as deep, few rows try nothing
+        model.set_params(warm_start=True).fit(x, x[:, 0])
+        assert model.num_layers_ == 3
+        assert DeepGPRegressor(num_layers="auto", **settings).fit(x[:9], x[:9, 0]).num_layers_ == 2
+        assert len(seen) == 3
 
 
 @pytest.fixture(scope="module")

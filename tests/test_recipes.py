@@ -119,8 +119,20 @@ def test_shapes_and_inducing_inputs_follow_the_skip_connections(hidden, x64):
     assert isinstance(last.mean, means.Zero)
     assert [layer.num_outputs for layer in (first, second, last)] == [hidden, hidden, 3]
     for layer, width in zip((first, second, last), (4, hidden, hidden), strict=True):
-        np.testing.assert_allclose(layer.kernel.lengthscale, np.full(width, width**0.5))
+        # The root mean square distance from the mean row, of what the skip connections let through.
+        distance = np.mean(np.sum((x - np.mean(x, axis=0)) ** 2, axis=1)) ** 0.5
+        np.testing.assert_allclose(layer.kernel.lengthscale, np.full(width, distance))
         np.testing.assert_allclose(layer.kernel.variance, 1.0)
+        x = np.asarray(layer.mean(jnp.asarray(x)))
+
+
+def test_lengthscales_of_standardised_rows_start_at_the_root_of_their_number(x64):
+    x = rows(40, 4)
+    x = (x - np.mean(x, axis=0)) / np.std(x, axis=0)
+    fitted = build(x, 1, Config(num_layers=1, num_inducing=5))
+    np.testing.assert_allclose(fitted.model.layers[0].kernel.lengthscale, np.full(4, 2.0))
+    same = build(np.ones((5, 4)), 1, Config(num_layers=1))  # nothing to measure
+    np.testing.assert_allclose(same.model.layers[0].kernel.lengthscale, np.full(4, 2.0))
 
 
 @pytest.mark.parametrize(("width", "expected"), [(3, 3), (31, 30)])

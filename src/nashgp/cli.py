@@ -49,9 +49,9 @@ def number_or_auto(kind: Callable[[str], Any]) -> Callable[[str], Any]:
 
 # The arguments of `DeepGPRegressor` that a command line can hold; a test compares the two.
 OPTIONS = {
-    "engine": Option(str, "dsvi", "how the posterior is found: dsvi, ipvi, sghmc"),
+    "engine": Option(str, "ipvi", "how the posterior is found: ipvi, dsvi, sghmc"),
     "game": Option(str, "anchored", "game of an implicit posterior: anchored, paper"),
-    "num_layers": Option(int, 2, "depth; 1 is an ordinary sparse Gaussian process"),
+    "num_layers": Option(number_or_auto(int), 2, "depth; 1 is a sparse GP; auto tries 1 to 3"),
     "hidden_dim": Option(int, None, "width of the hidden layers; else that of the inputs"),
     "num_inducing": Option(number_or_auto(int), "auto", "inducing inputs of each layer, or auto"),
     "kernel": Option(str, "rbf+matern32", "rbf, matern12, matern32, matern52, or a sum"),

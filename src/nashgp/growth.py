@@ -74,11 +74,8 @@ def choose_power(
     outcome = train.run(
         fit, lanes, start, data, num_steps=num_steps, num_kept=1, state=state, progress=progress
     )
-    with scope(dtype):
-        batch = data.all()
-    rows = tuple(np.asarray(part)[held] for part in (batch.x, batch.y, batch.weight))
     fits = [lane(outcome.fitted, number) for number in range(len(powers))]
-    best = clearly_best(np.stack([_scores(score, fitted, *rows) for fitted in fits]))
+    best = clearly_best(np.stack([scores(score, fitted, data, held) for fitted in fits]))
     steps = outcome.history.info.items()  # none at all when interrupted at once
     info = {name: values[:, best] if values.size else values for name, values in steps}
     history = dataclasses.replace(outcome.history, info=info)
@@ -103,8 +100,7 @@ def learn_hyperparameters(
     """
     assert isinstance(stage.engine, SGHMC)
     ends = sorted({max(1, round(share * stage.num_steps)) for share in LOOKS})
-    rows = tuple(np.asarray(part) for part in (apart.x, apart.y, apart.weight))
-    options, history, scores, tries = dict(stage.options), None, [], []
+    options, history, looks, tries = dict(stage.options), None, [], []
     for number, (begin, end) in enumerate(itertools.pairwise([0, *ends])):
         climb, draw, look = jr.split(jr.fold_in(key, number), 3)
         part = dataclasses.replace(stage, num_steps=end - begin, options=options)
@@ -117,11 +113,12 @@ def learn_hyperparameters(
         tries.append(
             dataclasses.replace(stage, num_steps=brief, options=held).run(draw, start, data)
         )
-        scores.append(_scores(look, tries[-1].fitted, *rows, num_samples=stage.engine.num_draws))
-        history.validation[-1] = np.mean(scores[-1])
+        num_draws = stage.engine.num_draws
+        looks.append(scores(look, tries[-1].fitted, apart, num_samples=num_draws))
+        history.validation[-1] = np.mean(looks[-1])
         options["state"] = burnt.state
     assert history is not None
-    best = len(ends) - 1 - clearly_best(np.stack(scores[::-1]))
+    best = len(ends) - 1 - clearly_best(np.stack(looks[::-1]))
     return tries[best]._replace(history=dataclasses.replace(history, best_step=ends[best]))
 
 
@@ -133,14 +130,17 @@ def _held_out(key: Key, data: Data) -> Bool[np.ndarray, " N"]:
     return held
 
 
-def _scores(
+def scores(
     key: Key,
     fitted: Fitted,
-    x: np.ndarray,
-    y: np.ndarray,
-    weight: np.ndarray,
+    data: Data,
+    chosen: Bool[np.ndarray, " N"] | None = None,
     *,
     num_samples: int = 1,
-) -> Float[np.ndarray, " N"]:
-    rows = x, y, weight
+) -> Float[np.ndarray, " S"]:
+    """Log density of the `chosen` rows, or of all, under the predictive mixture."""
+    which = slice(None) if chosen is None else chosen
+    with scope(dtype_of(fitted)):
+        batch = data.all()
+    rows = (np.asarray(part)[which] for part in (batch.x, batch.y, batch.weight))
     return predict.summarise(predict.log_density, key, fitted, *rows, num_samples=num_samples)

@@ -72,14 +72,15 @@ CLASS_LIKELIHOODS: dict[str, Callable[[int], AbstractLikelihood]] = {
 
 # Name -> class for each treatment of the last layer.
 ENGINES: dict[str, dict[str, Callable[..., Engine]]] = {
+    "ipvi": {"gradient": PaperGame},  # the paper's; an anchored game is one over those of "dsvi"
     "dsvi": {"collapsed": Collapsed, "natural": NaturalGradient, "gradient": DSVI},
-    "ipvi": {"gradient": PaperGame},
     "sghmc": {"sampled": SGHMC},
 }
 
 # Settings of an anchored game that belong to its generator and Player 1.
 # `num_responses` are Player 1's own moves before each step; 0 lets both players move together.
 TURNS = "num_responses"
+NETWORK_RATE = "network_rate"
 ANCHOR_OPTIONS = ("noise_dim", "width", "depth", "num_importance", "first_mix", "player1")
 
 Kernel = str | kernels.AbstractKernel | Callable[[int], kernels.AbstractKernel]
@@ -191,7 +192,7 @@ def build(
     """A deep GP at its start, with the Gaussian posterior of DSVI.
 
     Inducing inputs are k-means centres, pushed up through the frozen skip connections;
-    lengthscales start at `√D`, the typical distance of standardised rows.
+    lengthscales start at the distance of a typical row from the mean row, `√D` if standardised.
     """
     likelihood = config.likelihood
     with scope(dtype):
@@ -206,7 +207,7 @@ def build(
             mean = _top_mean(config, num_outputs) if last else means.skip(h, num_outputs)
             variance = 1.0 if last else config.hidden_variance
             chosen = config.kernel if last else config.hidden_kernel or config.kernel
-            kernel = cast(_kernel(chosen, h.shape[1], number, variance), dtype)
+            kernel = cast(_kernel(chosen, h, number, variance), dtype)
             layers.append(SparseGPLayer(kernel, mean, jnp.asarray(z, dtype), num_outputs))
             h, z = (np.asarray(mean(jnp.asarray(rows, float))) for rows in (h, z))
         model = cast(DeepGP(tuple(layers), likelihood), dtype)
@@ -229,7 +230,7 @@ def deepen(
     bottom = fitted.model.layers[0]
     num_new, width = num_layers - len(fitted.model.layers), bottom.z.shape[1]
     with scope(bottom.z.dtype):
-        kernel = cast(_named("rbf", width, variance), bottom.z.dtype)
+        kernel = cast(_named("rbf", np.full(width, width**0.5), variance), bottom.z.dtype)
         layer = SparseGPLayer(kernel, means.Identity(), bottom.z, width)
         layers = (layer,) * num_new + fitted.model.layers
         model = eqx.tree_at(lambda m: m.layers, fitted.model, layers)
@@ -249,18 +250,19 @@ def deepen(
 def anchor(fitted: Fitted, *, whole: bool, seed: int = 0, **settings: Any) -> Fitted:
     """The same model and posterior with an anchored generator around its Gaussians.
 
-    It mixes the layers below the last one, or the `whole` of them. `settings` are those of
-    `anchored_posterior`.
+    It mixes the layers below the last one, or the `whole` of them; where there is a generator
+    already, it begins anew. `settings` are those of `anchored_posterior`; with `first_mix=0` the
+    generator is at rest, and the posterior still the Gaussian.
     """
-    key, model = jr.key(seed), fitted.model
+    key, model, old = jr.key(seed), fitted.model, find_anchored(fitted.posterior)
     with scope(model.layers[0].z.dtype):
-        if whole:
-            assert isinstance(fitted.posterior, GaussianPosterior)
-            frame = fitted.posterior.unshared()
-            return Fitted(model, anchored_posterior(key, frame, model, **settings))
-        hidden = below_last(fitted)
-        assert isinstance(hidden, GaussianPosterior)
-        return above_hidden(model, anchored_posterior(key, hidden.unshared(), model, **settings))
+        if old is not None:
+            new = anchored_posterior(key, old.frame, model, **settings)
+            return eqx.tree_at(lambda f: find_anchored(f.posterior), fitted, new)
+        frame = fitted.posterior if whole else below_last(fitted)
+        assert isinstance(frame, GaussianPosterior)
+        posterior = anchored_posterior(key, frame.unshared(), model, **settings)
+        return Fitted(model, posterior) if whole else above_hidden(model, posterior)
 
 
 def is_anchored(fitted: Fitted) -> bool:
@@ -272,27 +274,32 @@ def _top_mean(config: Config, num_outputs: int) -> means.AbstractMean:
     return means.Zero(num_outputs) if config.offset is None else means.Constant(config.offset)
 
 
-def _named(name: str, num_inputs: int, variance: float) -> kernels.AbstractKernel:
-    """A kernel by its name, or the sum of several; lengthscales `√D` and an even share each."""
+def _named(
+    name: str, lengthscale: Float[np.ndarray, " D"], variance: float
+) -> kernels.AbstractKernel:
+    """A kernel by its name, or the sum of several with an even share each."""
     names = name.split("+")
-    lengthscale = np.full(num_inputs, num_inputs**0.5)
     parts: list[kernels.AbstractKernel] = [
         KERNELS[part](lengthscale, variance / len(names)) for part in names
     ]
     return functools.reduce(lambda left, right: left + right, parts)
 
 
-def _kernel(kernel: Kernel, num_inputs: int, layer: int, variance: float) -> kernels.AbstractKernel:
-    """The kernel of one layer, checked to fit its inputs."""
+def _kernel(
+    kernel: Kernel, h: Float[np.ndarray, "N D"], layer: int, variance: float
+) -> kernels.AbstractKernel:
+    """The kernel of the layer that has rows `h` below it, checked to fit them."""
+    width = h.shape[1]
     if isinstance(kernel, str):
-        return _named(kernel, num_inputs, variance)
+        distance = np.sqrt(np.sum(np.var(h, axis=0))) or width**0.5
+        return _named(kernel, np.full(width, distance), variance)
     if isinstance(kernel, kernels.AbstractKernel):
         try:
-            jax.eval_shape(kernel.gram, jnp.zeros((2, num_inputs), dtype_of(kernel)))
+            jax.eval_shape(kernel.gram, jnp.zeros((2, width), dtype_of(kernel)))
         except ValueError as error:
             raise InputError(
-                f"kernel does not fit layer {layer}, which has {num_inputs} input columns; give "
+                f"kernel does not fit layer {layer}, which has {width} input columns; give "
                 "one lengthscale for all columns, or a function of the number of columns."
             ) from error
         return kernel
-    return kernel(num_inputs)
+    return kernel(width)

@@ -57,7 +57,7 @@ class Collapsed:
     num_samples: int = 1
     power: float = number(0.5)
     decay_steps: int | None = number(None)
-    network_rate: float | None = None
+    network_rate: float | None = number(None)
     model_rate: float | None = None
 
     def init(self, key: Key, fitted: Fitted) -> State:

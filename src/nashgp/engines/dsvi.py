@@ -38,7 +38,7 @@ class DSVI:
     power: float = 0.0
     draw_inducing: bool = False
     decay_steps: int | None = number(None)
-    network_rate: float | None = None
+    network_rate: float | None = number(None)
     model_rate: float | None = None
 
     def init(self, key: Key, fitted: Fitted) -> State:

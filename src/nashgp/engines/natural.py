@@ -67,7 +67,7 @@ class NaturalGradient:
     draw_inducing: bool = False
     rate: float = 0.1
     decay_steps: int | None = number(None)
-    network_rate: float | None = None
+    network_rate: float | None = number(None)
     model_rate: float | None = None
 
     def init(self, key: Key, fitted: Fitted) -> State:

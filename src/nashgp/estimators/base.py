@@ -1,6 +1,7 @@
 """What all estimators share: settings, `fit`, files, the learned hyperparameters."""
 
 import abc
+import copy
 import dataclasses
 import logging
 import os
@@ -45,7 +46,7 @@ NUM_STEPS = {"collapsed": 500, "natural": 2_000, "gradient": 3_000, "game": 5_00
 NUM_STEPS["sampled"] = 15_000
 NUM_SAMPLES, PAPER_SAMPLES = 1, 10
 LEARNING_RATE, PAPER_RATE, SAMPLER_RATE = 0.03, 0.025, 0.01
-MIXED_SHARE = 0.4  # steps of an anchored game over those that made its Gaussians
+MIXED_SHARE = 1 / 6  # of the steps, played as an anchored game once its Gaussians are made
 MIXED_RATE, NETWORK_RATE = 0.01, 3e-4  # in that game; a frame that is almost right moves little
 BURN_IN = 2 / 3  # share of a sampler's steps before the first draw that is kept
 SETTLE = 0.25  # share of a burn-in that is repeated with all rows once hyperparameters are held
@@ -53,13 +54,15 @@ DISAGREE = 1.2  # largest R-hat of chains that say the same
 TOLD_APART = 0.9  # accuracy above which a discriminator's log ratio falls short of the KL
 FIRST_STAGE = 0.6  # share of the steps that a deep model spends as a shallow one
 NUM_INDUCING, FEW_ROWS, MANY_INDUCING = 128, 2_000, 256  # more inducing inputs while rows are few
-JUDGED_ROWS = 200  # fewer rows than this cannot tell powers apart
+JUDGED_ROWS = 200  # fewer rows than this cannot tell powers or depths apart
+DEPTHS = (2, 1, 3)  # the first unless another is clearly better
 FULL_BATCH_ROWS = 1_000  # up to here a step on all rows costs little more than one on a batch
 BATCH_SIZE = 512
 RELEVANCE_DRAWS = 20
 COLLAPSED_SIZE = 2**21  # largest rows x inducing inputs x draws for which every step sees all rows
 FULL_SIZE = 2**21  # largest width x inducing inputs² of a hidden layer with a root for each output
 QUIET_SCALE = 1e-5  # the published start
+QUIET_POWER = 1.0  # bold where rows are few, and an average with a careful member can afford it
 HIDDEN_SCALE = 1e-3  # the published 1e-5 starts so far from the prior that Adam is long on its way
 
 _draw = eqx.filter_jit(paths.draw_functions)
@@ -79,8 +82,9 @@ class Plan(NamedTuple):
     last_layer: str
     num_rows: int
     batch_size: int | None
-    num_steps: int
+    num_steps: int  # without those of an anchored game
     num_first: int  # of them, those before the model grows
+    num_mixed: int  # of an anchored game
     power: float
     judge: bool  # whether held-out rows choose the power
     num_restarts: int
@@ -91,13 +95,21 @@ class Plan(NamedTuple):
         return self.num_first // 2 if self.judge else 0
 
 
+class Trained(NamedTuple):
+    """A member of a fit: how it was to be trained, at which power, and what came of it."""
+
+    plan: Plan
+    power: float
+    outcome: train.Outcome
+
+
 class Leg(NamedTuple):
     """One stretch of a fit: where it begins, given what the one before has found."""
 
     key: Key
     num_steps: int
     begin: Callable[[Fitted], Fitted] = lambda fitted: fitted
-    mixed: bool = False  # whether it is the anchored game
+    network_rate: float | None = None  # of an anchored generator: None without one, 0 at rest
 
 
 def with_settings_of(base: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -125,9 +137,9 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
     def __init__(
         self,
         *,
-        engine: str = "dsvi",
+        engine: str = "ipvi",
         game: str = "anchored",
-        num_layers: int = 2,
+        num_layers: int | str = 2,
         hidden_dim: int | None = None,
         num_inducing: int | str = "auto",
         kernel: recipes.Kernel = "rbf+matern32",
@@ -204,17 +216,17 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         kept, scaling = self._measure(x, t, likelihood, warm)
         x, t = scaling.forward(x[:, kept], t)
         seed = _seed(self.random_state)
-        start = previous[0] if previous else self._start(x, t, likelihood, seed)
-        plan = self._plan(start, len(x) - self._num_held(len(x)), warm=warm)
-        power, outcome = self._train(seed, plan, start, x, t, w)
-        members = [outcome.fitted]
+        maker, first = self._at_depth(seed, likelihood, x, t, w, previous)
+        plan, power, outcome = first or maker._member(seed, likelihood, x, t, w, previous)
+        members, powers = [outcome.fitted], [power]
         for number in range(1, len(previous) if previous else plan.num_restarts):
             if outcome.history.interrupted:
                 break
             other = previous[number] if previous else None
-            again = self._restart(number, seed + number, plan, other, likelihood, x, t, w)
-            if not again.history.interrupted:  # half a member would only do harm
-                members.append(again.fitted)
+            again = maker._restart(number, seed + number, plan, other, likelihood, x, t, w)
+            if not again.outcome.history.interrupted:  # half a member would only do harm
+                members.append(again.outcome.fitted)
+                powers.append(again.power)
 
         # Only now: a fit that failed leaves the estimator as it was.
         self.seed_, self.kept_, self.scaling_ = seed, kept, scaling
@@ -222,13 +234,65 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         self.fitted_ = Ensemble(tuple(members)) if len(members) > 1 else members[0]
         self.history_ = outcome.history
         self.num_inducing_ = outcome.fitted.model.layers[0].num_inducing
+        self.num_layers_ = len(outcome.fitted.model.layers)
         self.num_restarts_ = len(members)
         self.num_steps_ = len(outcome.history.objective)
         self.batch_size_ = plan.batch_size or plan.num_rows
-        self.last_layer_, self.power_ = plan.last_layer, power
+        self.last_layer_, self.power_, self.powers_ = plan.last_layer, power, powers
         self._warn_of_ratio()
         self._warn_of_chains()
         return self
+
+    def _at_depth(
+        self,
+        seed: int,
+        likelihood: AbstractLikelihood,
+        x: np.ndarray,
+        t: np.ndarray,
+        w: np.ndarray,
+        previous: tuple[Fitted, ...] | None,
+    ) -> "tuple[DeepGPEstimator, Trained | None]":
+        """This estimator, or its like with the depth whose fit to some rows predicts the others.
+
+        With it the fit to those rows, if `Ctrl-C` made that the last one.
+        """
+
+        def like(depth: int) -> DeepGPEstimator:
+            return copy.copy(self).set_params(num_layers=depth)
+
+        if self.num_layers != "auto":
+            return self, None
+        if previous:
+            return like(len(previous[0].model.layers)), None
+        if len(x) < JUDGED_ROWS:
+            return like(DEPTHS[0]), None
+        order = np.random.default_rng(seed).permutation(len(x))
+        held, kept = np.split(order, [round(growth.HELD_OUT * len(x))])
+        apart = make_data(x[held], t[held], w[held], dtype=self.dtype)
+        scores = []
+        for depth in DEPTHS:
+            trained = like(depth)._member(seed, likelihood, x[kept], t[kept], w[kept])
+            if trained.outcome.history.interrupted:
+                return like(depth), trained
+            key = jr.split(jr.key(seed))[1]
+            scores.append(
+                growth.scores(key, trained.outcome.fitted, apart, num_samples=self.num_mixture)
+            )
+        return like(DEPTHS[growth.clearly_best(np.stack(scores))]), None
+
+    def _member(
+        self,
+        seed: int,
+        likelihood: AbstractLikelihood,
+        x: np.ndarray,
+        t: np.ndarray,
+        w: np.ndarray,
+        previous: tuple[Fitted, ...] | None = None,
+    ) -> "Trained":
+        """The first member of a fit, from nothing or from where a previous one was."""
+        start = previous[0] if previous else self._start(x, t, likelihood, seed)
+        plan = self._plan(start, len(x) - self._num_held(len(x)), warm=previous is not None)
+        return Trained(plan, *self._train(seed, plan, start, x, t, w))
 
     def _warn_of_ratio(self) -> None:
         """Say so when the discriminator of a game could not be believed."""
@@ -276,8 +340,9 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         at_least_one("batch_size", self.batch_size, optional=True)
         at_least_one("hidden_dim", self.hidden_dim, optional=True)
         at_least_one("num_samples", self.num_samples, optional=True)
-        for name in ("num_layers", "num_mixture"):
-            at_least_one(name, getattr(self, name))
+        at_least_one("num_mixture", self.num_mixture)
+        if self.num_layers != "auto":
+            at_least_one("num_layers", self.num_layers, otherwise='"auto"')
         if self.num_inducing != "auto":
             at_least_one("num_inducing", self.num_inducing, otherwise='"auto"')
         if self.num_restarts != "auto":
@@ -321,20 +386,28 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         if restarts == "auto":
             restarts = 2 if collapsed and grows else 1
         num_steps = int(self.num_steps or NUM_STEPS["game" if is_game else last_layer])
+        num_mixed = 0
+        if self._plays_anchored and (last_layer == "gradient" or self.num_layers > 1):
+            num_steps = int(self.num_steps or round(num_steps / (1.0 - MIXED_SHARE)))
+            num_mixed = round(MIXED_SHARE * num_steps)
+        num_steps -= num_mixed
         return Plan(
             last_layer,
             num_rows,
             batch_size,
             num_steps=num_steps,
             num_first=round(FIRST_STAGE * num_steps) if grows else num_steps,
+            num_mixed=num_mixed,
             power=float(power),
             judge=judge,
             num_restarts=int(restarts),
         )
 
-    def _engine(self, plan: "Plan", num_steps: int, power: float, *, mixed: bool = False) -> Engine:
+    def _engine(
+        self, plan: "Plan", num_steps: int, power: float, network_rate: float | None = None
+    ) -> Engine:
         paper = self._plays_paper
-        rate = PAPER_RATE if paper else MIXED_RATE if mixed else LEARNING_RATE
+        rate = PAPER_RATE if paper else MIXED_RATE if network_rate else LEARNING_RATE
         settings = {
             "learning_rate": float(self.learning_rate or rate),
             "num_samples": self._num_samples,
@@ -344,14 +417,14 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
             settings["decay_steps"] = max(1, num_steps)
         if self._plays_anchored and plan.last_layer == "gradient":
             settings["draw_inducing"] = True  # as the mixture needs it
-        if mixed:
-            settings["network_rate"] = NETWORK_RATE
+        if network_rate is not None:
+            settings["network_rate"] = network_rate
         settings |= self._options[0]
         made = recipes.engine(self.engine if paper else "dsvi", plan.last_layer, **settings)
-        if not mixed:
+        if not network_rate:
             return made
         turns = (self.engine_options or {}).get(recipes.TURNS, 0)
-        return recipes.by_turns(made, turns, settings["network_rate"], max(1, num_steps))
+        return recipes.by_turns(made, turns, network_rate, max(1, num_steps))
 
     def _sampler(self, plan: "Plan", num_steps: int, after: int, **settings: Any) -> growth.Stage:
         """A run of a sampler, whose draws are to be spread over the steps `after` its burn-in."""
@@ -419,8 +492,9 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         given = dict(self.engine_options or {})
         names = recipes.ANCHOR_OPTIONS if self._plays_anchored else ()
         theirs = {name: given.pop(name) for name in names if name in given}
-        if self._plays_anchored:
+        if self._plays_anchored:  # these belong to one leg alone
             given.pop(recipes.TURNS, None)
+            given.pop(recipes.NETWORK_RATE, None)
         return given, theirs
 
     @property
@@ -487,7 +561,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         x: np.ndarray,
         t: np.ndarray,
         w: np.ndarray,
-    ) -> train.Outcome:
+    ) -> Trained:
         """A further member of the ensemble: every second one is deep from the start.
 
         Its hidden layers hardly move at first, as published. It ends as another kind of model than
@@ -496,9 +570,10 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         start = previous
         if start is None and number % 2 and self._grows(x.shape[1]) and self.num_layers > 1:
             start = self._start(x, t, likelihood, seed, quiet=True)
-            plan = plan._replace(judge=False, num_first=plan.num_steps)
+            power = QUIET_POWER if self.power == "auto" else plan.power
+            plan = plan._replace(judge=False, num_first=plan.num_steps, power=power)
         start = start or self._start(x, t, likelihood, seed)
-        return self._train(seed, plan, start, x, t, w)[1]
+        return Trained(plan, *self._train(seed, plan, start, x, t, w))
 
     def _grows(self, num_inputs: int) -> bool:
         """Whether a deep model starts from a shallow one: its hidden layers start as identities.
@@ -529,7 +604,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
                 f"y has {t.shape[1]} columns and the fit to go on from had "
                 f"{len(self.scaling_.y_scale)}; set warm_start=False."
             )
-        if len(self._first.model.layers) != self.num_layers:
+        if self.num_layers not in ("auto", len(self._first.model.layers)):
             raise InputError(
                 f"num_layers is {self.num_layers} and the fit to go on from had "
                 f"{len(self._first.model.layers)} layers; set warm_start=False."
@@ -557,7 +632,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         for leg in legs:
             options = ending if leg is legs[-1] else {"num_kept": 0}
             options = options | {"batch_size": plan.batch_size, "progress": self.progress}
-            engine = self._engine(plan, leg.num_steps, power, mixed=leg.mixed)
+            engine = self._engine(plan, leg.num_steps, power, leg.network_rate)
             stage = growth.Stage(engine, leg.num_steps, options)
             begin = leg.begin(outcome.fitted if outcome else start)
             outcome = growth.go_on(leg.key, outcome, begin, stage, data)
@@ -595,25 +670,37 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         )
 
     def _legs(self, plan: "Plan", start: Fitted, keys: Sequence[Key], seed: int) -> list["Leg"]:
-        """Train what is there, make it deep, play the anchored game: as far as the plan asks."""
+        """Train what is there, make it deep, play the anchored game: as far as the plan asks.
+
+        The generator of that game is there before it moves, so that a deep Gaussian and the game
+        are one program.
+        """
         whole = plan.last_layer == "gradient"
         mixes = self._plays_anchored and (whole or self.num_layers > 1)
+        rate = float((self.engine_options or {}).get(recipes.NETWORK_RATE, NETWORK_RATE))
         if mixes and recipes.is_anchored(start):  # a warm start: the game goes on
-            return [Leg(keys[0], plan.num_steps, mixed=True)]
+            return [Leg(keys[0], plan.num_steps + plan.num_mixed, network_rate=rate)]
+
+        def anchor(fitted: Fitted, **settings: float) -> Fitted:
+            return recipes.anchor(fitted, whole=whole, seed=seed, **self._options[1] | settings)
+
+        def rest(fitted: Fitted) -> Fitted:
+            return anchor(fitted, first_mix=0.0) if mixes else fitted
 
         def deepen(fitted: Fitted) -> Fitted:
             shared = self._shares(*reversed(fitted.model.layers[0].z.shape))
-            return recipes.deepen(fitted, self.num_layers, shared=shared)
+            return rest(recipes.deepen(fitted, self.num_layers, shared=shared))
 
-        def anchor(fitted: Fitted) -> Fitted:
-            return recipes.anchor(fitted, whole=whole, seed=seed, **self._options[1])
-
-        legs = [Leg(keys[0], plan.num_first - plan.num_judged)]
-        if len(start.model.layers) < self.num_layers:
-            legs.append(Leg(keys[1], plan.num_steps - plan.num_first, deepen))
-        if mixes:
-            num_steps = max(1, round(MIXED_SHARE * plan.num_steps))
-            legs.append(Leg(jr.fold_in(keys[1], 1), num_steps, anchor, mixed=True))
+        still = 0.0 if mixes else None
+        if len(start.model.layers) == self.num_layers:
+            legs = [Leg(keys[0], plan.num_first - plan.num_judged, rest, still)]
+        else:
+            legs = [
+                Leg(keys[0], plan.num_first - plan.num_judged),
+                Leg(keys[1], plan.num_steps - plan.num_first, deepen, still),
+            ]
+        if plan.num_mixed:
+            legs.append(Leg(jr.fold_in(keys[1], 1), plan.num_mixed, anchor, rate))
         return legs
 
     def _num_held(self, num_rows: int) -> int:

@@ -46,8 +46,8 @@ class DeepGPClassifier(ClassifierMixin, DeepGPEstimator):
     lengthscales_, variances_, relevance_ : learned hyperparameters, of the first member.
     history_ : objective of every step, held-out scores, seconds, of the first member.
     fitted_ : the model and its posterior, or the ensemble of them, for `nashgp.predict`.
-    num_inducing_, num_steps_, num_restarts_, batch_size_, last_layer_, power_, seed_ : what was
-        chosen.
+    num_layers_, num_inducing_, num_steps_, num_restarts_, batch_size_, last_layer_, power_,
+        powers_, seed_ : what was chosen; `powers_` are those of all members.
 
     Examples
     --------

@@ -22,13 +22,15 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
 
     Parameters
     ----------
-    engine : {"dsvi", "ipvi", "sghmc"}
-        How the posterior is found: a Gaussian, draws of a generator that plays a game, or chains of
+    engine : {"ipvi", "dsvi", "sghmc"}
+        How the posterior is found: draws of a generator that plays a game, a Gaussian, or chains of
         a sampler (stochastic gradient Hamiltonian Monte Carlo).
     game : {"anchored", "paper"}
         The game that engine "ipvi" plays: over a Gaussian, with a bound, or that of the paper.
-    num_layers : int
-        Depth; 1 is an ordinary sparse Gaussian process.
+    num_layers : int or "auto"
+        Depth; 1 is an ordinary sparse Gaussian process. "auto" fits 1, 2 and 3 layers to four
+        fifths of the rows and takes 2 unless another predicts the rest clearly better (of fewer
+        than 200 rows: 2). That takes three fits more.
     hidden_dim : int or None
         Width of the hidden layers; None for that of the inputs, 30 at most.
     num_inducing : int or "auto"
@@ -47,9 +49,10 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
         shares where outputs x inducing inputs² is above 2,097,152.
     num_steps : int or None
         Training steps; None for 500, 2,000 or 3,000 with a collapsed, natural or gradient last
-        layer, 5,000 in the paper's game, 15,000 for a sampler. Unless the last layer is left to
-        gradients or a sampler, a deep model spends the first 60 % of them as a model of one layer,
-        and then grows. A sampler burns in over the first two thirds.
+        layer and a fifth more for an anchored game, 5,000 in the paper's game, 15,000 for a
+        sampler. Unless the last layer is left to gradients or a sampler, a deep model spends 60 %
+        of them as a model of one layer, and then grows; an anchored game is played in the last
+        sixth. A sampler burns in over the first two thirds.
     batch_size : int or None
         Rows in each step; None for all rows while the last layer is collapsed, else all of up to
         1,000 rows and 512 of more.
@@ -64,7 +67,7 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
     power : float or "auto"
         Power of the data term, from 0 (the evidence lower bound) to 1. "auto" is 0.5 for normal
         noise, 1 for a sampler, and 0 otherwise; with a collapsed last layer and 200 rows or more,
-        held-out training rows may choose 0 or 1 instead.
+        held-out training rows may choose 0 or 1 instead, for each member of an ensemble.
     learning_rate : float or None
         Step size of Adam at the start; it falls to zero along a cosine, except in a game. None
         for 0.03, and 0.025 in a game. That of a sampler's hyperparameters is 0.01 throughout.
@@ -98,8 +101,8 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
     history_ : objective of every step, held-out scores, seconds, of the first member.
     chains_ : split R-hat and effective draws of a sampler's chains.
     fitted_ : the model and its posterior, or the ensemble of them, for `nashgp.predict`.
-    num_inducing_, num_steps_, num_restarts_, batch_size_, last_layer_, power_, seed_ : what was
-        chosen.
+    num_layers_, num_inducing_, num_steps_, num_restarts_, batch_size_, last_layer_, power_,
+        powers_, seed_ : what was chosen; `powers_` are those of all members.
 
     Examples
     --------

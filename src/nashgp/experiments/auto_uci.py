@@ -37,7 +37,7 @@ class Cell(cells.Cell):
 
         return cells.evaluate(*rows(x_test, y_test)) | {
             "train_mll": cells.log_density(*rows(x, y)),
-            "power": model.power_,
+            "powers": model.powers_,
             "num_inducing": model.num_inducing_,
             "num_restarts": model.num_restarts_,
             "seconds": seconds,

@@ -355,6 +355,7 @@ def page(found: Results, pictures: Mapping[str, Picture], out: Path) -> Path:
         rows=list(rows(found)),
         notes=notes(found),
         missing=sum(not fit.record for fit in found.fits),
+        informed=[fit for fit in found.fits if fit.record.get("information")],
         failures=[fit for fit in found.fits if fit.failure],
         warnings=_warnings(found),
         settings=_settings(found),

@@ -189,20 +189,23 @@ class AnchoredPosterior(AbstractVariational):
 
         The first term is exact given ε for the GP prior.
         """
-        draw, others = jr.split(key)
-        eps, mixes, h = self.draw(draw, num)
+        others = jr.fold_in(key, len(self.mixers) + 1)
+        eps, mixes, h = self.draw(key, num)
         values = self.values(h)
         kl = self._kl_given_noise(model, mixes, h, values)
         return values, jnp.mean(kl - self.information(others, eps, h, self.num_importance))
 
     def draw(self, key: Key, num: int) -> tuple[Float[Array, "S E"], tuple[Mix, ...], Values]:
-        """Noise, what it does, and frame coordinates that it makes."""
-        noise, rest = jr.split(key)
-        eps = jr.normal(noise, (num, self.noise_dim), self._dtype)
+        """Noise, what it does, and frame coordinates that it makes.
+
+        The η of a key are the noise of the frame's own draws with that key, so a comparison of
+        the two sees what mixing does and no luck.
+        """
+        eps = jr.normal(jr.fold_in(key, len(self.mixers)), (num, self.noise_dim), self._dtype)
         mixes = self.mix(eps)
         h = tuple(
             mix.shift + jnp.exp(mix.log_scale) * jr.normal(k, mix.shift.shape, self._dtype)
-            for k, mix in zip(jr.split(rest, len(mixes)), mixes, strict=True)
+            for k, mix in zip(jr.split(key, len(mixes)), mixes, strict=True)
         )
         return eps, mixes, h
 

@@ -21,12 +21,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from nashgp import chains, growth, kernels, paths, persist, predict, recipes, train
 from nashgp.batch import Data, make_data
+from nashgp.checkpoints import SECONDS, FileCheckpoint
 from nashgp.engines import Collapsed, Engine
 from nashgp.errors import InputError, UnsettledChainsWarning, UntrustedRatioWarning
 from nashgp.estimators import rows
 from nashgp.estimators.functions import FunctionSample, Part, draw_targets
 from nashgp.estimators.rows import Rows
 from nashgp.likelihoods import AbstractLikelihood, Gaussian
+from nashgp.persist import FilePath
 from nashgp.posteriors import DrawnPosterior, Ensemble, Fitted, members_of
 from nashgp.precision import scope
 from nashgp.scaling import Scaling, is_constant
@@ -77,6 +79,7 @@ class Plan(NamedTuple):
     power: float
     judge: bool  # whether held-out rows choose the power
     num_restarts: int
+    checkpoint: FileCheckpoint | None = None  # told how far the fit has got
 
     @property
     def num_judged(self) -> int:
@@ -176,11 +179,24 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
     def _learn(self, y: Rows, weight: np.ndarray, *, warm: bool) -> Targets:
         """The targets of those rows of `y` whose weight is not zero."""
 
-    def fit(self, X: Rows, y: Rows, sample_weight: Rows | None = None) -> "DeepGPEstimator":
+    def fit(
+        self,
+        X: Rows,
+        y: Rows,
+        sample_weight: Rows | None = None,
+        *,
+        checkpoint: FilePath | None = None,
+        resume: FilePath | None = None,
+        checkpoint_seconds: float = SECONDS,
+    ) -> "DeepGPEstimator":
         """Learn a posterior over functions from the rows of `X` and their targets `y`.
 
         `sample_weight` says how many times each row counts. `Ctrl-C` ends the training and keeps
         what is done.
+
+        With `checkpoint`, a file is written there every `checkpoint_seconds` and at the end, for
+        `resume` in another process: with the same rows and settings it goes on from there, and ends
+        with the same bits. It keeps writing to that file unless `checkpoint` names another.
         """
         self._check_settings()
         warm = self.warm_start and hasattr(self, "fitted_")
@@ -195,10 +211,12 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         likelihood = previous[0].model.likelihood if previous else self._start_likelihood(t)
         likelihood.check_targets(t)
         kept, scaling = self._measure(x, t, likelihood, warm)
+        keeper = self._keeper(checkpoint, resume, checkpoint_seconds, (x, t, w, previous))
+        seed = keeper.seed if keeper else _seed(self.random_state)
         x, t = scaling.forward(x[:, kept], t)
-        seed = _seed(self.random_state)
         start = previous[0] if previous else self._start(x, t, likelihood, seed)
         plan = self._plan(start, len(x) - self._num_held(len(x)), warm=warm)
+        plan = plan._replace(checkpoint=keeper)
         power, outcome = self._train(seed, plan, start, x, t, w)
         members = [outcome.fitted]
         for number in range(1, len(previous) if previous else plan.num_restarts):
@@ -206,8 +224,13 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
                 break
             other = previous[number] if previous else None
             again = self._restart(number, seed + number, plan, other, likelihood, x, t, w)
+            outcome.history.events += tuple(
+                f"member {number + 1}: {e}" for e in again.history.events
+            )
             if not again.history.interrupted:  # half a member would only do harm
                 members.append(again.fitted)
+        if keeper:
+            keeper.write()
 
         # Only now: a fit that failed leaves the estimator as it was.
         self.seed_, self.kept_, self.scaling_ = seed, kept, scaling
@@ -222,6 +245,31 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         self._warn_of_ratio()
         self._warn_of_chains()
         return self
+
+    def _keeper(
+        self, checkpoint: FilePath | None, resume: FilePath | None, seconds: float, given: Any
+    ) -> FileCheckpoint | None:
+        """What is told how far a fit of these rows has got, if anything is."""
+        place = resume if checkpoint is None else checkpoint
+        if place is None:
+            return None
+        _inside("checkpoint_seconds", seconds, lambda s: s >= 0.0, "0 or more")
+        fixed = isinstance(self.random_state, int | np.integer)
+        seed = _seed(self.random_state) if fixed or resume is None else None  # None: the file knows
+        settings = self._to_file()
+        del settings["progress"], settings["random_state"]  # of no effect; told by the seed
+        origin: dict[str, str | int | None] = {
+            "estimator": type(self).__name__,
+            "rows": persist.fingerprint(given),
+        }
+        origin |= {name: persist.fingerprint(value) for name, value in settings.items()}
+        origin["random_state"] = seed
+        keeper = FileCheckpoint(place, origin, seconds)
+        if resume is not None:
+            keeper.resume(resume)
+            if os.path.realpath(place) == os.path.realpath(resume):
+                return keeper
+        return keeper.begin()
 
     def _warn_of_ratio(self) -> None:
         """Say so when the discriminator of a game could not be believed."""
@@ -359,7 +407,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         settings |= options
         engine = recipes.engine(self.engine, plan.last_layer, **settings)
         kept = min(self.num_mixture, settings["num_draws"] * num_chains)
-        run = {"batch_size": plan.batch_size, "progress": self.progress, "num_kept": kept}
+        run = self._run_options(plan) | {"num_kept": kept}
         return growth.Stage(engine, num_steps, run)
 
     def _sample(
@@ -543,13 +591,21 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         legs = self._legs(plan, start, keys, seed)
         for leg in legs:
             options = ending if leg is legs[-1] else {"num_kept": 0}
-            options = options | {"batch_size": plan.batch_size, "progress": self.progress}
+            options = options | self._run_options(plan)
             engine = self._engine(plan, leg.num_steps, power, mixed=leg.mixed)
             stage = growth.Stage(engine, leg.num_steps, options)
             begin = leg.begin(outcome.fitted if outcome else start)
             outcome = growth.go_on(leg.key, outcome, begin, stage, data)
         assert outcome is not None
         return power, outcome
+
+    def _run_options(self, plan: "Plan") -> dict[str, Any]:
+        """What every run of a fit is told."""
+        return {
+            "batch_size": plan.batch_size,
+            "progress": self.progress,
+            "checkpoint": plan.checkpoint,
+        }
 
     def _hold_out(
         self, seed: int, x: np.ndarray, t: np.ndarray, w: np.ndarray
@@ -577,9 +633,8 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         if not plan.num_judged:
             return plan.power, None
         engine = cast(Collapsed, self._engine(plan, plan.num_judged, plan.power))
-        return growth.choose_power(
-            key, start, data, engine, num_steps=plan.num_judged, progress=self.progress
-        )
+        options = self._run_options(plan)
+        return growth.choose_power(key, start, data, engine, num_steps=plan.num_judged, **options)
 
     def _legs(self, plan: "Plan", start: Fitted, keys: Sequence[Key], seed: int) -> list["Leg"]:
         """Train what is there, make it deep, play the anchored game: as far as the plan asks."""

@@ -356,6 +356,8 @@ def work(cell: Cell, results: Path) -> None:
             began = time.perf_counter()
             method.fit(rows.x, rows.y)
             seconds = time.perf_counter() - began
+            if isinstance(method, NashGP):
+                record["events"] = list(method.estimator.history_.events)
             record |= scores(method, rows)
             record["scores"]["seconds"] = seconds
             pictures = arrays(cell, method, rows)

@@ -2,9 +2,9 @@
 
 A fit is a chain of runs of `train.run`, and rows, settings and seed determine all of it. So a
 checkpoint holds for each run, by its place in the chain, the arrays of its state after some step
-and what it had reported. To resume is to walk the chain again: a run that had ended has no step left,
-the one that was under way goes on from its state, and since the key of a step comes from the step's
-own number, every later number is what it would have been.
+and what it had reported. To resume is to walk the chain again: a run that had ended has no step
+left, the one that was under way goes on from its state, and since the key of a step comes from the
+step's own number, every later number is what it would have been.
 """
 
 import logging

@@ -24,7 +24,7 @@ import safetensors.numpy
 from nashgp import checkpoints, persist
 
 NASHGP = [sys.executable, "-m", "nashgp.cli"]
-FIT = "--num-inducing 8 --num-mixture 4 --validation-fraction 0.2 --num-steps"
+FIT = "--num-layers 1 --num-restarts 2 --num-inducing 8 --num-mixture 4 --num-steps"
 STUDY = "one-layer --num-inducings 1 --tyings tied --num-samples 10 --jobs 2 --num-steps"
 SPREAD, EARLY = 0.5, 5.0  # seconds after a sign of life, or after the start, to the kill
 EARLY_SHARE = 0.2  # of the kills that wait for no sign: while packages load and programs compile

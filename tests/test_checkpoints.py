@@ -112,6 +112,18 @@ def test_rates_scores_and_events_survive(tmp_path):
     assert_same_history(whole.history, outcome.history)
 
 
+def test_patience_survives_scores_that_are_no_numbers(tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "_held_out", lambda *_: np.nan)
+    validation = train.Validation(tiny_data(num=5), patience=3, num_samples=3)
+    args = (jr.key(0), DSVI(0.1), tiny_fitted(), tiny_data())
+    options = {"num_steps": 400, "chunk": 5, "validation": validation}
+    whole = train.run(*args, **options)
+    outcome, _ = dying_run(tmp_path / "file", 1, *args, **options)
+    assert len(whole.history.objective) == 15
+    assert_same(whole.fitted, outcome.fitted)
+    assert_same_history(whole.history, outcome.history)
+
+
 # ---- a fit --------------------------------------------------------------------------------------
 
 X = rows(40, 2)

@@ -1,13 +1,17 @@
 """Rows that break covariances: predictions stay finite, or one typed error says what is wrong."""
 
+import re
+
 import numpy as np
 import pytest
 
 from nashgp import DeepGPRegressor, kernels
 from nashgp.errors import NumericalError
+from nashgp.estimators import base
 from tests.cases import rows
 
-NUM = 40
+NUM = 48
+TYPICAL = 3.0**0.5  # distance of standardised rows with three columns, in standard deviations
 
 
 def _wave(x):
@@ -15,8 +19,8 @@ def _wave(x):
 
 
 def duplicate_rows():
-    """Eight places, five rows each, that disagree."""
-    x = np.repeat(rows(NUM // 5, 3), 5, axis=0)
+    """Sixteen places, three rows each, that disagree."""
+    x = np.repeat(rows(NUM // 3, 3), 3, axis=0)
     return x, _wave(x)
 
 
@@ -60,30 +64,43 @@ def rough_targets():
     return x, rows(NUM, 1, seed=8)[:, 0]
 
 
+def plain_rows():
+    x = rows(NUM, 3)
+    return x, _wave(x)
+
+
+# With the lengthscale to start from: tiny ones make the identity, huge ones a matrix of ones.
 CASES = [
-    duplicate_rows,
-    almost_duplicate_rows,
-    noise_free_targets,
-    constant_targets,
-    far_targets,
-    far_inputs,
-    collinear_columns,
-    rough_targets,
+    (plain_rows, 1e-5),
+    (plain_rows, 1e5),
+    (duplicate_rows, TYPICAL),
+    (almost_duplicate_rows, TYPICAL),
+    (noise_free_targets, TYPICAL),
+    (constant_targets, TYPICAL),
+    (far_targets, TYPICAL),
+    (far_inputs, TYPICAL),
+    (collinear_columns, TYPICAL),
+    (rough_targets, TYPICAL),
 ]
 HARD = {"num_inducing": 16, "num_mixture": 5, "num_steps": 150, "random_state": 0}
 FITS = {
-    "collapsed": {"num_restarts": 1},
-    "natural": {"last_layer": "natural", "num_restarts": 1},
+    "collapsed": {},
+    "natural": {"last_layer": "natural"},
     "drawn": {"last_layer": "gradient"},
     "anchored": {"engine": "ipvi"},
     "paper": {"engine": "ipvi", "game": "paper"},
-    "sghmc": {"engine": "sghmc"},
+    "sghmc": {"engine": "sghmc", "num_steps": 450},
 }
-LENGTHSCALES = {"tiny": 1e-5, "huge": 1e5}  # in standard deviations of a column
+
+hard = pytest.mark.parametrize(("case", "length"), CASES)
+precise = pytest.mark.parametrize("dtype", ["float32", "float64"])
 
 
-def outcome(x, y, **settings) -> str:
+def outcome(case, length, **settings) -> str:
     """ "fitted" if all that is predicted is finite, or the text of the typed error."""
+    x, y = case()
+    if length != TYPICAL:
+        settings["kernel"] = kernels.RBF([length] * 3)
     model = DeepGPRegressor(**HARD | settings)
     try:
         model.fit(x, y)
@@ -92,40 +109,28 @@ def outcome(x, y, **settings) -> str:
     new = np.vstack([x[:5], np.mean(x, axis=0) + 100.0 * np.std(x, axis=0)])
     mean, std = model.predict(new, return_std=True)
     assert np.all(np.isfinite(mean)) and np.all(np.isfinite(std)) and np.all(std >= 0.0)
-    assert np.all(np.diff(model.predict_quantiles(new, [0.1, 0.5, 0.9]), axis=1) >= 0.0)
+    quantiles = model.predict_quantiles(new, [0.1, 0.5, 0.9])
+    assert np.all(np.isfinite(quantiles)) and np.all(np.diff(quantiles, axis=1) >= 0.0)
     assert np.all(np.isfinite(model.log_density(new, np.append(y[:5], np.mean(y)))))
     assert np.all(np.isfinite(model.history_.objective))
     return "fitted"
 
 
-def explained(text: str) -> bool:
-    """Whether an error says what failed and what to do."""
-    return "layer" in text or "learning rate" in text
-
-
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", ["collapsed", "natural"])
-def test_hard_rows_are_fitted(case, dtype, name):
-    assert outcome(*case(), dtype=dtype, **FITS[name]) == "fitted"
+@hard
+@precise
+def test_hard_rows_are_fitted(case, length, dtype):
+    """By one layer, in closed form; the slow test below asks every engine."""
+    settings = {"num_layers": 1, "kernel": kernels.RBF([TYPICAL] * 3)}
+    assert outcome(case, length, dtype=dtype, **settings) == "fitted"
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::nashgp.errors.UnsettledChainsWarning")
 @pytest.mark.filterwarnings("ignore::nashgp.errors.UntrustedRatioWarning")
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", ["drawn", "anchored", "paper", "sghmc"])
-def test_hard_rows_are_fitted_or_explained(case, dtype, name):
-    got = outcome(*case(), dtype=dtype, **FITS[name])
-    assert got == "fitted" or explained(got)
-
-
-@pytest.mark.parametrize("length", LENGTHSCALES)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_hard_kernels_are_fitted_or_explained(length, dtype):
-    """One is the identity at the inducing inputs, the other a matrix of ones."""
-    x = rows(NUM, 3)
-    kernel = kernels.RBF([LENGTHSCALES[length]] * 3)
-    got = outcome(x, _wave(x), kernel=kernel, dtype=dtype, num_layers=1)
-    assert got == "fitted" or explained(got)
+@hard
+@precise
+@pytest.mark.parametrize("name", FITS)
+def test_hard_rows_are_fitted_or_explained(case, length, dtype, name, monkeypatch):
+    monkeypatch.setattr(base, "JUDGED_ROWS", 20)  # powers are judged too
+    found = outcome(case, length, dtype=dtype, **FITS[name])
+    assert found == "fitted" or re.search(r"of layer \d", found)

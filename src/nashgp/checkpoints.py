@@ -114,10 +114,8 @@ class FileCheckpoint:
     def _restore(self, known: Mapping[str, Any], like: State) -> Snapshot:
         """A run of the file as a snapshot, with states built like the one it begins in."""
         state = self._unflatten(known["state"], like)
-        best = Best(state)
-        if known["best"] is not None:
-            found = known["best"]
-            best = Best(self._unflatten(found["state"], like), *found["numbers"])
+        seen = known["best"]  # no state of its own until held-out rows have been scored
+        best = Best(self._unflatten(seen, like) if seen else like, *known["score"])
         record = known["record"]
         return Snapshot(state, best, Record((record["info"],), record["marks"], record["events"]))
 
@@ -138,9 +136,12 @@ def _flat(run: Any) -> dict[str, Any]:
         return run
     state, best, (infos, marks, events) = run
     info = {name: np.concatenate([part[name] for part in infos]) for name in infos[0]}
-    judged = {"state": _arrays(best.state), "numbers": tuple(best[1:])} if best.step else None
-    record = {"info": info, "marks": marks, "events": events}
-    return {"state": _arrays(state), "best": judged, "record": record}
+    return {
+        "state": _arrays(state),
+        "best": _arrays(best.state) if best.step else None,
+        "score": tuple(best[1:]),
+        "record": {"info": info, "marks": marks, "events": events},
+    }
 
 
 def _arrays(state: State) -> list[np.ndarray]:

@@ -19,7 +19,9 @@ from tqdm.auto import tqdm
 from nashgp import predict
 from nashgp.batch import Data
 from nashgp.engines.base import Engine, State, StepInfo, slower
+from nashgp.engines.lanes import lane
 from nashgp.errors import NumericalError
+from nashgp.layers import SparseGPLayer
 from nashgp.linalg import check_factor
 from nashgp.posteriors import Fitted
 from nashgp.precision import scoped
@@ -286,14 +288,23 @@ class _Failure(NamedTuple):
         return f"the objective became {value} at step {self.step + 1}"
 
     def explain(self, before: Fitted) -> NoReturn:
-        """Raise, naming the layer if its covariance is to blame."""
-        for number, layer in enumerate(before.model.layers, start=1):
-            name = f"the covariance of the inducing inputs of layer {number}"
-            check_factor(layer.factor(), name)
+        """Raise, naming the layer whose covariance is to blame or is the closest to it."""
+        lanes = self.info.objective.shape[1:]
+        fits = [lane(before, number) for number in range(*lanes)] if lanes else [before]
+        layers = [each for fit in fits for each in enumerate(fit.model.layers, start=1)]
+        ratio, worst = max((_condition(layer, number), number) for number, layer in layers)
         raise NumericalError(
-            f"{self}, and {NUM_ROLLBACKS} smaller learning rates did not help; "
+            f"{self}, and {NUM_ROLLBACKS} smaller learning rates did not help; the worst "
+            f"conditioned covariance is that of layer {worst} (about {ratio:.0e}); "
             "use a smaller learning rate, float64, or standardised inputs and targets."
         )
+
+
+def _condition(layer: SparseGPLayer, number: int) -> float:
+    """How far the covariance of a layer's inducing inputs is from round; an error if it is none."""
+    name = f"the covariance of the inducing inputs of layer {number}"
+    roots = np.diag(np.asarray(check_factor(layer.factor(), name).chol))
+    return float((np.max(roots) / np.min(roots)) ** 2)
 
 
 class _Pace:

@@ -39,6 +39,7 @@ from nashgp import DeepGPRegressor, metrics, recipes
 from nashgp.datasets import whole_file
 from nashgp.errors import InputError
 from nashgp.estimators import base
+from nashgp.experiments.cells import commit
 
 OUT = Path("demo")
 
@@ -342,6 +343,7 @@ def work(cell: Cell, results: Path) -> None:
         "set": cell.set,
         "method": cell.method,
         "split": cell.split,
+        "commit": commit(),
         "versions": {"python": platform.python_version()}
         | {package: version(package) for package in PACKAGES},
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors",

@@ -1,6 +1,6 @@
 """Kill fits and studies at random moments, let them go on, and compare with ones left alone.
 
-    python -m tests.kill --kills 30
+    python -m tests.kill fit run --kills 30
 
 After every kill each file that is there must be whole; every fit must end with the bits of one that
 was never stopped, every study with the scores of one, and no finished cell may be run again.
@@ -102,7 +102,7 @@ def assert_same_bits(one: Path, other: Path) -> None:
 
 
 def kill_run(
-    folder: Path, kills: int, random: np.random.Generator, cells: int = 40, num_steps: int = 100
+    folder: Path, kills: int, random: np.random.Generator, cells: int = 10, num_steps: int = 100
 ) -> int:
     """Kill studies so many times; how many of them reached their end."""
     whole, results = folder / "whole", folder / "results"
@@ -139,15 +139,19 @@ def _scores(folder: Path) -> dict[str, dict[str, float]]:
     }
 
 
+KINDS = {"fit": kill_fit, "run": kill_run}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kills", type=int, default=30, help="of each kind (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the moments (%(default)s)")
+    parser.add_argument("kinds", nargs="*", default=list(KINDS), help="what to kill (%(default)s)")
     options = parser.parse_args()
-    random = np.random.default_rng(options.seed)
-    for kind, kill in (("fit", kill_fit), ("run", kill_run)):
+    for kind in options.kinds:
+        random = np.random.default_rng(options.seed)
         with tempfile.TemporaryDirectory() as folder:
-            count = kill(Path(folder), options.kills, random)
+            count = KINDS[kind](Path(folder), options.kills, random)
         print(f"{kind}: {options.kills} kills, {count} reached their end unharmed", flush=True)
 
 

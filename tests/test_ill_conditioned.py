@@ -93,7 +93,6 @@ FITS = {
 }
 
 hard = pytest.mark.parametrize(("case", "length"), CASES)
-precise = pytest.mark.parametrize("dtype", ["float32", "float64"])
 
 
 def outcome(case, length, **settings) -> str:
@@ -117,7 +116,7 @@ def outcome(case, length, **settings) -> str:
 
 
 @hard
-@precise
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_hard_rows_are_fitted(case, length, dtype):
     """By one layer, in closed form; the slow test below asks every engine."""
     settings = {"num_layers": 1, "kernel": kernels.RBF([TYPICAL] * 3)}
@@ -128,7 +127,7 @@ def test_hard_rows_are_fitted(case, length, dtype):
 @pytest.mark.filterwarnings("ignore::nashgp.errors.UnsettledChainsWarning")
 @pytest.mark.filterwarnings("ignore::nashgp.errors.UntrustedRatioWarning")
 @hard
-@precise
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", FITS)
 def test_hard_rows_are_fitted_or_explained(case, length, dtype, name, monkeypatch):
     monkeypatch.setattr(base, "JUDGED_ROWS", 20)  # powers are judged too

@@ -140,9 +140,9 @@ FITS = {  # every way through a fit: members, powers judged, growth, games, samp
     "grown": {"num_steps": 800, "validation_fraction": 0.25},
     "sghmc": {"engine": "sghmc", "num_steps": 600, "validation_fraction": 0.25},
     "anchored": {"engine": "ipvi", "num_steps": 300},
-    "paper": {"engine": "ipvi", "game": "paper", "num_steps": 300},
-    "natural": {"last_layer": "natural", "batch_size": 8, "num_steps": 500},
-    "float32": {"dtype": "float32", "num_layers": 1, "num_steps": 500},
+    "paper": {"engine": "ipvi", "game": "paper", "num_steps": 600},
+    "natural": {"last_layer": "natural", "batch_size": 8, "num_steps": 700},
+    "float32": {"dtype": "float32", "num_layers": 1, "num_steps": 600},
 }
 SLOW_FITS = [name for name in FITS if name != "members"]
 

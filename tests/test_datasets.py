@@ -8,6 +8,7 @@ import os
 import socket
 import tarfile
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -292,6 +293,19 @@ def test_whole_file_replaces_at_the_end(tmp_path):
     with datasets.whole_file(path) as partial:
         partial.write_text("new")
     assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
+
+
+def test_only_what_is_old_is_swept_away(tmp_path):
+    """A folder that a killed process has left goes; one that may be in use stays."""
+    for name in ("old", "new"):
+        folder = tmp_path / f"{datasets.PARTIAL}{name}"
+        folder.mkdir()
+        (folder / "a.json").write_text("{")
+    (tmp_path / "a.json").write_text("{}")
+    os.utime(tmp_path / f"{datasets.PARTIAL}old", (0.0, time.time() - 2.0 * datasets.STALE))
+    datasets.sweep(tmp_path)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"a.json", f"{datasets.PARTIAL}new"}
 
 
 def test_registry_is_whole():

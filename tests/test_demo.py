@@ -178,6 +178,17 @@ def test_the_page_can_be_written_again_without_fits(made, tmp_path, monkeypatch)
     assert first == again
 
 
+def test_steps_that_failed_are_on_the_page(copy, plain):
+    file = file_of(copy, METHODS[0])
+    record = json.loads(file.read_text())
+    assert record["events"] == [] and "finite numbers" not in (copy / "report.html").read_text()
+    event = "the objective became NaN at step 13; back to step 10, learning rate times <0.3>"
+    file.write_text(json.dumps(record | {"events": [event]}))
+    text = report.write(copy / "results", copy / "again.html").read_text()
+    assert "left the finite numbers" in text
+    assert "NaN at step 13; back to step 10, learning rate times &lt;0.3&gt;" in text
+
+
 def test_a_folder_without_results_is_refused(tmp_path):
     with pytest.raises(InputError, match="nashgp run demo"):
         report.write(tmp_path, tmp_path / "report.html")

@@ -21,6 +21,7 @@ from nashgp.likelihoods import Bernoulli, Gaussian
 
 # One stage and one compiled program; `test_growth` and scikit-learn's checks take the default.
 SETTINGS = dict(
+    engine="dsvi",
     last_layer="gradient",
     power=0.0,
     num_steps=150,

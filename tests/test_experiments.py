@@ -6,11 +6,15 @@ import hashlib
 import importlib
 import json
 import os
+import shutil
+import subprocess
+import threading
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import joblib
 import numpy as np
 import pytest
 
@@ -20,6 +24,7 @@ from nashgp.experiments import (
     EXPERIMENTS,
     anchored_uci,
     auto_uci,
+    cells,
     chains,
     convergence,
     diagrams,
@@ -77,6 +82,8 @@ def test_a_cell_is_scored_saved_and_tabulated(made_up, tmp_path):
     work(cell, tmp_path)
     record = json.loads(cell.path(tmp_path).read_text())
     assert record["cell"]["num_steps"] == 300 and "jax" in record["versions"]
+    assert record["seed"] == 0 and record["seconds"] > record["scores"]["seconds"]
+    assert record["commit"] == cells.commit()
     scores = record["scores"]
     assert all(np.isfinite(value) for value in scores.values())
     assert scores["rmse"] < 3.0  # in units of y, whose standard deviation is 3.6
@@ -91,6 +98,58 @@ def test_a_failed_cell_is_kept_and_counted(monkeypatch, tmp_path):
     cell = work(Cell("boston", 0), tmp_path)
     assert "NASHGP_DATA" in json.loads(cell.path(tmp_path).read_text())["failure"]
     assert "boston    0      1" in STUDY.table([cell], tmp_path)
+
+
+@dataclasses.dataclass(frozen=True)
+class Brief(cells.Cell):
+    """A cell that only says where it ran."""
+
+    def check(self):
+        pass
+
+    def run(self):
+        return {"thread": threading.get_ident()}
+
+
+def brief(results, *splits):
+    study = cells.Study("brief", Brief, {"sets": ["any"], "splits": [0]}, {})
+    parser = argparse.ArgumentParser()
+    study.add_arguments(parser)
+    words = ["--results", str(results), "--jobs", "2", "--splits", *map(str, splits)]
+    return study.main(parser.parse_args(words))
+
+
+def test_cells_run_where_joblib_is_told_to(tmp_path, capsys):
+    """On a cluster, say; here on threads. What is done or damaged is told apart."""
+    with joblib.parallel_config(backend="threading"):
+        assert brief(tmp_path, 0, 1, 2) == 0
+    files = sorted(tmp_path.glob("any-*.json"))
+    records = [json.loads(file.read_text()) for file in files]
+    assert [record["seed"] for record in records] == [0, 1, 2]
+    assert all(r["scores"]["thread"] != threading.get_ident() for r in records)
+    shown = capsys.readouterr().out
+    assert "[3/3] any split" in shown and ", 0:00:00 left" in shown
+    text = files[1].read_text()
+    files[1].write_text(text[:20])  # as no kill can leave it, but a bad disk might
+    stamps = [file.stat().st_mtime_ns for file in files]
+    with joblib.parallel_config(backend="threading"):
+        assert brief(tmp_path, 0, 1, 2) == 0
+    assert "[1/1] any split 1" in capsys.readouterr().out
+    again = [file.stat().st_mtime_ns for file in files]
+    assert [a == b for a, b in zip(stamps, again, strict=True)] == [True, False, True]
+    assert json.loads(files[1].read_text())["cell"] == records[1]["cell"]
+
+
+def test_the_time_left_is_that_of_the_cells_so_far():
+    assert cells.left(60.0, 2, 5) == "0:01:30 left"
+    assert cells.left(7_200.0, 1, 2) == "2:00:00 left"
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not there")
+def test_the_commit_is_that_of_the_source():
+    git = ["git", "-C", str(Path(cells.__file__).parent), "rev-parse", "HEAD"]
+    known = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    assert (cells.commit() or "").rstrip("+") == known
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,19 @@ def test_repeated_rows_give_no_repeated_centres():
         assert set(nearest(x, z)) == set(range(num))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("num", [5, 20, 26, 27, 100])
+def test_rows_that_differ_by_rounding_are_one(num, dtype):
+    """The same grid seen through noise at which k-means finds fewer clusters than it was asked."""
+    random = np.random.default_rng(0)
+    x = 0.1 * random.integers(0, 3, size=(2_000, 3))
+    x = (x + np.finfo(dtype).eps * random.normal(size=x.shape)).astype(dtype)
+    z = inducing_inputs(x, num, seed=1)
+    assert len(z) == min(num, 27)
+    apart = np.sum((z[:, None] - z[None]) ** 2, axis=2) + np.eye(len(z))
+    assert np.min(apart) > 0.01**2
+
+
 def test_rows_left_out_of_the_clustering_make_no_repeated_centres(monkeypatch):
     """60 distinct rows, of which the 30 that k-means looks at hold far fewer."""
     monkeypatch.setattr(recipes, "KMEANS_ROWS", 30)

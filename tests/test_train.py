@@ -14,7 +14,7 @@ import pytest
 
 from nashgp import predict, train
 from nashgp.batch import make_data
-from nashgp.engines import DSVI, objective
+from nashgp.engines import DSVI, Lanes, objective
 from nashgp.errors import NotPositiveDefiniteError, NumericalError
 from nashgp.recipes import Config, build
 from tests.cases import rows, tiny_data, tiny_fitted
@@ -166,8 +166,16 @@ def test_ctrl_c_before_the_first_chunk_returns_the_start(monkeypatch):
 
 def test_a_step_that_leaves_the_numbers_raises_and_names_the_step():
     data = make_data(rows(12, 2), np.full((12, 2), 1e200))
-    with pytest.raises(NumericalError, match=r"objective became -inf at step 1,.*learning rate"):
+    with pytest.raises(
+        NumericalError, match=r"objective became -inf at step 1,.*of layer [12] .*learning rate"
+    ):
         train.run(jr.key(0), DSVI(), tiny_fitted(), data, num_steps=5)
+
+
+def test_a_failure_in_one_of_several_lanes_is_explained():
+    data = make_data(rows(12, 2), np.full((12, 2), 1e200))
+    with pytest.raises(NumericalError, match=r"objective became -inf at step 1,.*of layer [12] "):
+        train.run(jr.key(0), Lanes(DSVI(), 2), tiny_fitted(), data, num_steps=5)
 
 
 @dataclasses.dataclass(frozen=True)

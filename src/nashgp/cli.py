@@ -103,7 +103,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def fit(options: argparse.Namespace) -> int:
     """Learn from the rows of a table and save the model."""
-    _check_writable(options.out, options.table)
+    _check_writable(options.out, *filter(None, (options.table, options.checkpoint, options.resume)))
     frame = _read(options.table)
     inputs, targets, weights = _roles(frame, options)
     weight = _numbers(frame, weights)[:, 0] if weights else None
@@ -118,7 +118,14 @@ def fit(options: argparse.Namespace) -> int:
         progress=sys.stderr.isatty() and not options.no_progress,
     )
     with _as_options():
-        estimator.fit(frame[inputs], y, weight)
+        estimator.fit(
+            frame[inputs],
+            y,
+            weight,
+            checkpoint=options.checkpoint,
+            resume=options.resume,
+            checkpoint_seconds=options.checkpoint_seconds,
+        )
     interrupted, num_steps = estimator.history_.interrupted, estimator.num_steps_
     if interrupted and num_steps == 0:
         raise KeyboardInterrupt
@@ -132,6 +139,8 @@ def fit(options: argparse.Namespace) -> int:
     print(f"{used} rows, {num_steps} steps, {time.perf_counter() - began:.1f} seconds")
     if interrupted:
         print(f"interrupted after {num_steps} steps; saved what is done")
+        if checkpoint := options.checkpoint or options.resume:
+            print(f"add --resume {checkpoint} to go on")
     print(f"saved to {options.out}")
     return 0
 
@@ -369,7 +378,7 @@ def _as_options():
         name = match[1]
         return "--weight" if name == "sample_weight" else f"--{name.replace('_', '-')}"
 
-    names = [*CLASS_OPTIONS, "sample_weight"]
+    names = [*CLASS_OPTIONS, "sample_weight", "checkpoint_seconds"]
     long = "|".join(name for name in names if "_" in name)  # no such word in plain English
     try:
         yield
@@ -511,6 +520,19 @@ def _fit_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--weight", metavar="COL", help="column: how many times each row counts")
     parser.add_argument("--no-progress", action="store_true", help="no progress bar")
+    parser.add_argument(
+        "--checkpoint", type=Path, metavar="FILE", help="where to note now and then what is done"
+    )
+    parser.add_argument(
+        "--resume", type=Path, metavar="FILE", help="go on from such a file, and keep writing it"
+    )
+    parser.add_argument(
+        "--checkpoint-seconds",
+        type=float,
+        default=60.0,
+        metavar="X",
+        help="time between two checkpoints (%(default)s)",
+    )
     group = parser.add_argument_group("settings of the model")
     for name, option in CLASS_OPTIONS.items():
         flag = f"--{name.replace('_', '-')}"

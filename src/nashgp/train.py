@@ -5,7 +5,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Iterator
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -19,7 +19,9 @@ from tqdm.auto import tqdm
 from nashgp import predict
 from nashgp.batch import Data
 from nashgp.engines.base import Engine, State, StepInfo, slower
+from nashgp.engines.lanes import lane
 from nashgp.errors import NumericalError
+from nashgp.layers import SparseGPLayer
 from nashgp.linalg import check_factor
 from nashgp.posteriors import Fitted
 from nashgp.precision import scoped
@@ -82,6 +84,50 @@ class Outcome(NamedTuple):
     state: State
 
 
+class Best(NamedTuple):
+    """The state with the best held-out score, after which step, and how many chunks ago."""
+
+    state: State
+    step: int = 0
+    score: float = -np.inf
+    age: int = 0
+
+    def offer(self, state: State, step: int, score: float) -> "Best":
+        """The better of this and a new state."""
+        if score > self.score:
+            return Best(state, step, score)
+        return self._replace(age=self.age + 1)
+
+
+class Record(NamedTuple):
+    """What a run has reported: by step, by chunk (step, seconds, held-out score), and events."""
+
+    infos: tuple[dict[str, np.ndarray], ...] = ()
+    marks: tuple[tuple[int, float, float], ...] = ()
+    events: tuple[str, ...] = ()
+
+
+class Snapshot(NamedTuple):
+    """A run at the end of a chunk: all that the steps after it depend on, and what it reported."""
+
+    state: State
+    best: Best
+    record: Record
+
+
+@runtime_checkable
+class Checkpoint(Protocol):
+    """Remembers the runs of a fit for another process; `nashgp.checkpoints` has one of files."""
+
+    def enter(self, state: State) -> Snapshot | None:
+        """The next run begins, in this state: where it had got to, if it was begun before."""
+        ...
+
+    def keep(self, snapshot: Snapshot) -> None:
+        """The run has got this far."""
+        ...
+
+
 @eqx.filter_jit
 def _advance(
     engine: Engine,
@@ -134,6 +180,7 @@ def run(
     num_kept: int = 100,
     state: State | None = None,
     progress: bool = False,
+    checkpoint: Checkpoint | None = None,
 ) -> Outcome:
     """Fit: `num_steps` steps of `engine` from `fitted`, every row in each step unless `batch_size`.
 
@@ -141,14 +188,20 @@ def run(
     and hand back the best state. Engines whose posterior is made of draws keep `num_kept` of them.
     `state` is where to begin, in place of the engine's own. `Ctrl-C` ends the run and hands back
     what is done. Steps that leave the finite numbers are taken again at a smaller rate; after three
-    such events the next one is a `NumericalError`.
+    such events the next one is a `NumericalError`. A `checkpoint` is told of every chunk; a run it
+    knows goes on from where it was, and no number shows that it had stopped.
     """
     start, steps, final, score = jr.split(key, 4)
     if state is None:  # compiled anew each time: it holds numbers that equal engines differ in
         state = eqx.filter_jit(lambda key, fitted: engine.init(key, fitted))(start, fitted)
-    log, pace, best = _Log(len(data), num_steps, progress), _Pace(), _Best(state)
+    log, pace, best = _Log(len(data), num_steps, progress), _Pace(), Best(state)
+    if checkpoint is not None and (known := checkpoint.enter(state)) is not None:
+        state, best = known.state, known.best
+        log.go_on(known.record)
     try:
-        for begin in range(0, num_steps, chunk):
+        for begin in range(log.done, num_steps, chunk):
+            if validation is not None and best.age >= validation.patience:
+                break
             end = min(begin + chunk, num_steps)
             good = state
             while True:  # until the whole chunk is finite
@@ -176,16 +229,17 @@ def run(
                 with log.paused():
                     now = _result(engine, final, state, data, validation.num_samples)
                     held_out = _held_out(score, now, validation)
-                best.offer(state, end, held_out)
+                best = best.offer(state, end, held_out)
             log.mark(end, held_out)
-            if validation is not None and best.age >= validation.patience:
-                break
+            if checkpoint is not None:
+                with log.paused():
+                    checkpoint.keep(Snapshot(state, best, log.record()))
     except KeyboardInterrupt:
         log.interrupted = True
     finally:
         log.close()
     if best.step == 0:  # no held-out rows, or interrupted before they were first scored
-        best.state, best.step = state, log.done
+        best = Best(state, log.done)
     fitted = _result(engine, final, best.state, data, num_kept)
     return Outcome(fitted, log.history(best.step), state)
 
@@ -234,14 +288,23 @@ class _Failure(NamedTuple):
         return f"the objective became {value} at step {self.step + 1}"
 
     def explain(self, before: Fitted) -> NoReturn:
-        """Raise, naming the layer if its covariance is to blame."""
-        for number, layer in enumerate(before.model.layers, start=1):
-            name = f"the covariance of the inducing inputs of layer {number}"
-            check_factor(layer.factor(), name)
+        """Raise, naming the layer whose covariance is to blame or is the closest to it."""
+        lanes = self.info.objective.shape[1:]
+        fits = [lane(before, number) for number in range(*lanes)] if lanes else [before]
+        layers = [each for fit in fits for each in enumerate(fit.model.layers, start=1)]
+        ratio, worst = max((_condition(layer, number), number) for number, layer in layers)
         raise NumericalError(
-            f"{self}, and {NUM_ROLLBACKS} smaller learning rates did not help; "
+            f"{self}, and {NUM_ROLLBACKS} smaller learning rates did not help; the worst "
+            f"conditioned covariance is that of layer {worst} (about {ratio:.0e}); "
             "use a smaller learning rate, float64, or standardised inputs and targets."
         )
+
+
+def _condition(layer: SparseGPLayer, number: int) -> float:
+    """How far the covariance of a layer's inducing inputs is from round; an error if it is none."""
+    name = f"the covariance of the inducing inputs of layer {number}"
+    roots = np.diag(np.asarray(check_factor(layer.factor(), name).chol))
+    return float((np.max(roots) / np.min(roots)) ** 2)
 
 
 class _Pace:
@@ -263,24 +326,12 @@ class _Pace:
             begin = stop
 
 
-class _Best:
-    """The state with the best held-out score, and how many chunks ago it was met."""
-
-    def __init__(self, state: State):
-        self.state, self.step, self.score, self.age = state, 0, -np.inf, 0
-
-    def offer(self, state: State, step: int, score: float) -> None:
-        self.age += 1
-        if score > self.score:
-            self.state, self.step, self.score, self.age = state, step, score, 0
-
-
 class _Log:
     """Collects the history and shows the progress bar."""
 
     def __init__(self, num_rows: int, num_steps: int, progress: bool):
         self.num_rows, self.done, self.interrupted = num_rows, 0, False
-        self.infos: list[StepInfo] = []
+        self.infos: list[dict[str, np.ndarray]] = []
         self.marks: list[tuple[int, float, float]] = []
         self.shown: dict[str, str] = {}
         self.events: list[str] = []
@@ -288,7 +339,7 @@ class _Log:
         self.bar = tqdm(total=num_steps, disable=not progress, unit="step")
 
     def steps(self, info: StepInfo) -> None:
-        self.infos.append(info)
+        self.infos.append(info._asdict())
         self.done += len(info.objective)
         self.shown["objective/row"] = f"{np.mean(info.objective) / self.num_rows:.3f}"
         self.bar.set_postfix(self.shown, refresh=False)
@@ -297,11 +348,22 @@ class _Log:
     def go_back(self, step: int, failure: _Failure) -> None:
         """Forget what came after a step, and say why."""
         while self.infos and self.done > step:
-            self.done -= len(self.infos.pop().objective)
+            self.done -= len(self.infos.pop()["objective"])
         self.bar.n = self.done
         what = f"{failure}; back to step {step}, learning rate times {SLOWER:g}"
         self.events.append(what)
         logger.warning("%s%s.", what[0].upper(), what[1:])
+
+    def record(self) -> Record:
+        return Record(tuple(self.infos), tuple(self.marks), tuple(self.events))
+
+    def go_on(self, record: Record) -> None:
+        """Take over what was reported before, and count steps and seconds on from there."""
+        self.infos, self.marks = list(record.infos), list(record.marks)
+        self.events = list(record.events)
+        self.done, seconds, _ = self.marks[-1]
+        self.began -= seconds
+        self.bar.initial = self.bar.n = self.done
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -320,9 +382,9 @@ class _Log:
 
     def history(self, best_step: int) -> History:
         steps, seconds, held_out = zip(*self.marks, strict=True) if self.marks else ((), (), ())
-        names = self.infos[0]._fields if self.infos else ("objective",)
+        names = self.infos[0] if self.infos else ("objective",)
         info = {
-            name: np.concatenate([getattr(part, name) for part in self.infos] or [np.zeros(0)])
+            name: np.concatenate([part[name] for part in self.infos] or [np.zeros(0)])
             for name in names
         }
         return History(

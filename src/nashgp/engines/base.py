@@ -35,8 +35,7 @@ class StepInfo(Protocol):
     @property
     def objective(self) -> Any: ...
 
-    @property
-    def _fields(self) -> tuple[str, ...]: ...
+    def _asdict(self) -> dict[str, Any]: ...
 
 
 class Info(NamedTuple):

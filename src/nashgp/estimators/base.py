@@ -22,12 +22,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from nashgp import chains, growth, kernels, paths, persist, predict, recipes, train
 from nashgp.batch import Data, make_data
+from nashgp.checkpoints import SECONDS, FileCheckpoint
 from nashgp.engines import Collapsed, Engine
 from nashgp.errors import InputError, UnsettledChainsWarning, UntrustedRatioWarning
 from nashgp.estimators import rows
 from nashgp.estimators.functions import FunctionSample, Part, draw_targets
 from nashgp.estimators.rows import Rows
 from nashgp.likelihoods import AbstractLikelihood, Gaussian
+from nashgp.persist import FilePath
 from nashgp.posteriors import (
     DrawnPosterior,
     Ensemble,
@@ -88,6 +90,7 @@ class Plan(NamedTuple):
     power: float
     judge: bool  # whether held-out rows choose the power
     num_restarts: int
+    checkpoint: FileCheckpoint | None = None  # told how far the fit has got
 
     @property
     def num_judged(self) -> int:
@@ -195,11 +198,24 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
     def _learn(self, y: Rows, weight: np.ndarray, *, warm: bool) -> Targets:
         """The targets of those rows of `y` whose weight is not zero."""
 
-    def fit(self, X: Rows, y: Rows, sample_weight: Rows | None = None) -> "DeepGPEstimator":
+    def fit(
+        self,
+        X: Rows,
+        y: Rows,
+        sample_weight: Rows | None = None,
+        *,
+        checkpoint: FilePath | None = None,
+        resume: FilePath | None = None,
+        checkpoint_seconds: float = SECONDS,
+    ) -> "DeepGPEstimator":
         """Learn a posterior over functions from the rows of `X` and their targets `y`.
 
         `sample_weight` says how many times each row counts. `Ctrl-C` ends the training and keeps
         what is done.
+
+        With `checkpoint`, a file is written there every `checkpoint_seconds` and at the end, for
+        `resume` in another process: with the same rows and settings it goes on from there, and ends
+        with the same bits. It keeps writing to that file unless `checkpoint` names another.
         """
         self._check_settings()
         warm = self.warm_start and hasattr(self, "fitted_")
@@ -214,19 +230,25 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         likelihood = previous[0].model.likelihood if previous else self._start_likelihood(t)
         likelihood.check_targets(t)
         kept, scaling = self._measure(x, t, likelihood, warm)
+        keeper = self._keeper(checkpoint, resume, checkpoint_seconds, (x, t, w, previous))
+        seed = keeper.seed if keeper else _seed(self.random_state)
         x, t = scaling.forward(x[:, kept], t)
-        seed = _seed(self.random_state)
-        maker, first = self._at_depth(seed, likelihood, x, t, w, previous)
-        plan, power, outcome = first or maker._member(seed, likelihood, x, t, w, previous)
+        maker, first = self._at_depth(seed, likelihood, x, t, w, previous, keeper)
+        plan, power, outcome = first or maker._member(seed, likelihood, x, t, w, previous, keeper)
         members, powers = [outcome.fitted], [power]
         for number in range(1, len(previous) if previous else plan.num_restarts):
             if outcome.history.interrupted:
                 break
             other = previous[number] if previous else None
             again = maker._restart(number, seed + number, plan, other, likelihood, x, t, w)
+            outcome.history.events += tuple(
+                f"member {number + 1}: {event}" for event in again.outcome.history.events
+            )
             if not again.outcome.history.interrupted:  # half a member would only do harm
                 members.append(again.outcome.fitted)
                 powers.append(again.power)
+        if keeper:
+            keeper.write()
 
         # Only now: a fit that failed leaves the estimator as it was.
         self.seed_, self.kept_, self.scaling_ = seed, kept, scaling
@@ -251,6 +273,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         t: np.ndarray,
         w: np.ndarray,
         previous: tuple[Fitted, ...] | None,
+        keeper: FileCheckpoint | None,
     ) -> "tuple[DeepGPEstimator, Trained | None]":
         """This estimator, or its like with the depth whose fit to some rows predicts the others.
 
@@ -271,7 +294,8 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         apart = make_data(x[held], t[held], w[held], dtype=self.dtype)
         scores = []
         for depth in DEPTHS:
-            trained = like(depth)._member(seed, likelihood, x[kept], t[kept], w[kept])
+            rows = x[kept], t[kept], w[kept]
+            trained = like(depth)._member(seed, likelihood, *rows, None, keeper)
             if trained.outcome.history.interrupted:
                 return like(depth), trained
             key = jr.split(jr.key(seed))[1]
@@ -287,12 +311,39 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         x: np.ndarray,
         t: np.ndarray,
         w: np.ndarray,
-        previous: tuple[Fitted, ...] | None = None,
+        previous: tuple[Fitted, ...] | None,
+        keeper: FileCheckpoint | None,
     ) -> "Trained":
         """The first member of a fit, from nothing or from where a previous one was."""
         start = previous[0] if previous else self._start(x, t, likelihood, seed)
         plan = self._plan(start, len(x) - self._num_held(len(x)), warm=previous is not None)
+        plan = plan._replace(checkpoint=keeper)
         return Trained(plan, *self._train(seed, plan, start, x, t, w))
+
+    def _keeper(
+        self, checkpoint: FilePath | None, resume: FilePath | None, seconds: float, given: Any
+    ) -> FileCheckpoint | None:
+        """What is told how far a fit of these rows has got, if anything is."""
+        place = resume if checkpoint is None else checkpoint
+        if place is None:
+            return None
+        _inside("checkpoint_seconds", seconds, lambda s: s >= 0.0, "0 or more")
+        fixed = isinstance(self.random_state, int | np.integer)
+        seed = _seed(self.random_state) if fixed or resume is None else None  # None: the file knows
+        settings = self._to_file()
+        del settings["progress"], settings["random_state"]  # of no effect; told by the seed
+        origin: dict[str, str | int | None] = {
+            "estimator": type(self).__name__,
+            "rows": persist.fingerprint(given),
+        }
+        origin |= {name: persist.fingerprint(value) for name, value in settings.items()}
+        origin["random_state"] = seed
+        keeper = FileCheckpoint(place, origin, seconds)
+        if resume is not None:
+            keeper.resume(resume)
+            if os.path.realpath(place) == os.path.realpath(resume):
+                return keeper
+        return keeper.begin()
 
     def _warn_of_ratio(self) -> None:
         """Say so when the discriminator of a game could not be believed."""
@@ -415,7 +466,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         }
         if not paper:  # the paper's rates are constant
             settings["decay_steps"] = max(1, num_steps)
-        if self._plays_anchored and plan.last_layer == "gradient":
+        if network_rate and plan.last_layer == "gradient":
             settings["draw_inducing"] = True  # as the mixture needs it
         if network_rate is not None:
             settings["network_rate"] = network_rate
@@ -443,7 +494,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         settings |= options
         engine = recipes.engine(self.engine, plan.last_layer, **settings)
         kept = min(self.num_mixture, settings["num_draws"] * num_chains)
-        run = {"batch_size": plan.batch_size, "progress": self.progress, "num_kept": kept}
+        run = self._run_options(plan) | {"num_kept": kept}
         return growth.Stage(engine, num_steps, run)
 
     def _sample(
@@ -631,13 +682,21 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         legs = self._legs(plan, start, keys, seed)
         for leg in legs:
             options = ending if leg is legs[-1] else {"num_kept": 0}
-            options = options | {"batch_size": plan.batch_size, "progress": self.progress}
+            options = options | self._run_options(plan)
             engine = self._engine(plan, leg.num_steps, power, leg.network_rate)
             stage = growth.Stage(engine, leg.num_steps, options)
             begin = leg.begin(outcome.fitted if outcome else start)
             outcome = growth.go_on(leg.key, outcome, begin, stage, data)
         assert outcome is not None
         return power, outcome
+
+    def _run_options(self, plan: "Plan") -> dict[str, Any]:
+        """What every run of a fit is told."""
+        return {
+            "batch_size": plan.batch_size,
+            "progress": self.progress,
+            "checkpoint": plan.checkpoint,
+        }
 
     def _hold_out(
         self, seed: int, x: np.ndarray, t: np.ndarray, w: np.ndarray
@@ -665,18 +724,18 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         if not plan.num_judged:
             return plan.power, None
         engine = cast(Collapsed, self._engine(plan, plan.num_judged, plan.power))
-        return growth.choose_power(
-            key, start, data, engine, num_steps=plan.num_judged, progress=self.progress
-        )
+        options = self._run_options(plan)
+        return growth.choose_power(key, start, data, engine, num_steps=plan.num_judged, **options)
 
     def _legs(self, plan: "Plan", start: Fitted, keys: Sequence[Key], seed: int) -> list["Leg"]:
         """Train what is there, make it deep, play the anchored game: as far as the plan asks.
 
-        The generator of that game is there before it moves, so that a deep Gaussian and the game
-        are one program.
+        The generator over hidden layers is there before it moves, so that a deep Gaussian and the
+        game are one program. Over all layers it would have to draw what a Gaussian integrates out.
         """
         whole = plan.last_layer == "gradient"
         mixes = self._plays_anchored and (whole or self.num_layers > 1)
+        rests = mixes and not whole
         rate = float((self.engine_options or {}).get(recipes.NETWORK_RATE, NETWORK_RATE))
         if mixes and recipes.is_anchored(start):  # a warm start: the game goes on
             return [Leg(keys[0], plan.num_steps + plan.num_mixed, network_rate=rate)]
@@ -685,13 +744,13 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
             return recipes.anchor(fitted, whole=whole, seed=seed, **self._options[1] | settings)
 
         def rest(fitted: Fitted) -> Fitted:
-            return anchor(fitted, first_mix=0.0) if mixes else fitted
+            return anchor(fitted, first_mix=0.0) if rests else fitted
 
         def deepen(fitted: Fitted) -> Fitted:
             shared = self._shares(*reversed(fitted.model.layers[0].z.shape))
             return rest(recipes.deepen(fitted, self.num_layers, shared=shared))
 
-        still = 0.0 if mixes else None
+        still = 0.0 if rests else None
         if len(start.model.layers) == self.num_layers:
             legs = [Leg(keys[0], plan.num_first - plan.num_judged, rest, still)]
         else:

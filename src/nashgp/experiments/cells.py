@@ -1,13 +1,14 @@
 """Studies on the UCI sets: cells that are run side by side, saved one by one, and tabulated."""
 
 import argparse
-import concurrent.futures
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
 import multiprocessing
 import os
+import subprocess
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 
 from nashgp import datasets
@@ -22,6 +24,8 @@ from nashgp.errors import InputError
 
 CORES = os.cpu_count() or 1
 SAMPLES = 200  # posterior draws in the predictive mixture of a test row
+PACKAGES = ("nashgp", "jax", "jaxlib", "equinox", "optax", "numpy")
+CAPTURED: dict[str, Any] = {"check": True, "capture_output": True, "text": True}
 
 Scores = dict[str, Any]  # numbers, and lists of numbers for figures
 
@@ -120,38 +124,69 @@ def log_density(key, fitted, scaling, x, y) -> float:
 
 def work(cell: Cell, results: Path) -> Cell:
     """Run one cell and save it, failure included."""
+    pin()
     began = time.perf_counter()
     try:
         outcome: dict[str, Any] = {"scores": cell.run()}
     except Exception:  # a failed run is a result too
-        outcome = {"failure": traceback.format_exc(limit=3), "seconds": time.perf_counter() - began}
-    packages = {name: version(name) for name in ("nashgp", "jax", "equinox", "optax", "numpy")}
-    record = {"cell": dataclasses.asdict(cell), "versions": packages} | outcome
+        outcome = {"failure": traceback.format_exc(limit=3)}
+    record = {
+        "cell": dataclasses.asdict(cell),
+        "commit": commit(),
+        "versions": {name: version(name) for name in PACKAGES},
+        "seed": getattr(cell, "seed", cell.split),  # a split of made-up rows is a seed
+        "seconds": time.perf_counter() - began,
+    }
     with datasets.whole_file(cell.path(results)) as partial:
-        partial.write_text(json.dumps(record, indent=1) + "\n")
+        partial.write_text(json.dumps(record | outcome, indent=1) + "\n")
     return cell
 
 
+def saved(cell: Cell, results: Path) -> dict[str, Any] | None:
+    """The record of a finished cell; one that cannot be read is none, and is made again."""
+    try:
+        record = json.loads(cell.path(results).read_text())
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+@functools.cache
+def commit() -> str | None:
+    """The commit of the source, with a plus sign if tracked files differ; None if there is none."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    describe = ["describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
+    try:  # a package installed below another repository is not of its commit
+        subprocess.run([*git, "ls-files", "--error-unmatch", "cells.py"], **CAPTURED)
+        return subprocess.run([*git, *describe], **CAPTURED).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
 def work_all(cells: Sequence[Cell], results: Path, jobs: int) -> Iterator[Cell]:
-    """Run cells side by side, each process on a core of its own."""
-    places = itertools.repeat(results)
-    if jobs == 1:
-        yield from map(work, cells, places)
-        return
-    spawn = multiprocessing.get_context("spawn")  # a fork would copy JAX's threads half-way
-    cores = spawn.Queue()
-    for job in range(jobs):
-        cores.put(job % CORES)
-    with concurrent.futures.ProcessPoolExecutor(
-        jobs, mp_context=spawn, initializer=pin, initargs=(cores,)
-    ) as pool:
-        yield from pool.map(work, cells, places)
+    """Run cells side by side, and hand each back when it is saved.
+
+    In processes of this machine, or wherever joblib's active backend says:
+
+        with joblib.parallel_config(backend="dask"): ...
+    """
+    run: Any = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")
+    yield from run(joblib.delayed(work)(cell, results) for cell in cells)
 
 
-def pin(cores: "multiprocessing.Queue[int]") -> None:
-    """Give each worker one core: two single-core fits finish before two fits on two cores."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {cores.get()})
+def pin() -> None:
+    """Give a worker of joblib's own one core: two fits on one each finish before two on both."""
+    kind, _, number = multiprocessing.current_process().name.partition("-")
+    if kind == "LokyProcess" and hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))  # one alone from the second cell on
+        os.sched_setaffinity(0, {cores[int(number) % len(cores)]})
+
+
+def left(elapsed: float, done: int, total: int) -> str:
+    """How long the rest will take if it goes on like this."""
+    minutes, seconds = divmod(round(elapsed / done * (total - done)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d} left"
 
 
 COLUMNS = {  # heading -> key of a score
@@ -253,11 +288,14 @@ class Study:
             results.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"--results {results} cannot be made ({error.strerror}).") from error
-        missing = [cell for cell in cells if not cell.path(results).exists()]
+        datasets.sweep(results)
+        missing, began = [cell for cell in cells if not saved(cell, results)], time.perf_counter()
         for number, cell in enumerate(work_all(missing, results, jobs), start=1):
-            print(f"[{number}/{len(missing)}] {self.label(cell)} split {cell.split}", flush=True)
+            rest = left(time.perf_counter() - began, number, len(missing))
+            name = f"{self.label(cell)} split {cell.split}"
+            print(f"[{number}/{len(missing)}] {name}, {rest}", flush=True)
         print(self.table(cells, results))
-        return int(any("failure" in json.loads(cell.path(results).read_text()) for cell in cells))
+        return int(any("failure" in (saved(cell, results) or {}) for cell in cells))
 
     def folder(self, options: argparse.Namespace) -> Path:
         """Where the results are; a quick look must not end up among those of the full run."""
@@ -270,14 +308,14 @@ class Study:
 
     def table(self, cells: Sequence[Cell], results: Path) -> str:
         """Mean ± standard error over splits; failures are counted, never dropped silently."""
-        groups: dict[str, list[Path]] = {}
+        groups: dict[str, list[Cell]] = {}
         for cell in cells:
-            groups.setdefault(self.label(cell), []).append(cell.path(results))
+            groups.setdefault(self.label(cell), []).append(cell)
         width = max(map(len, groups), default=0)
         lines = []
         shown: dict[str, str] = {}
-        for label, paths in groups.items():
-            records = [json.loads(path.read_text()) for path in paths if path.exists()]
+        for label, group in groups.items():
+            records = [record for cell in group if (record := saved(cell, results))]
             done = [record["scores"] for record in records if "scores" in record]
             line = f"{label:{width}} {len(done):4d} {len(records) - len(done):6d}"
             shown = {h: key for h, key in COLUMNS.items() if done and key in done[0]} or shown

@@ -39,6 +39,7 @@ from nashgp import DeepGPRegressor, metrics, recipes
 from nashgp.datasets import whole_file
 from nashgp.errors import InputError
 from nashgp.estimators import base
+from nashgp.experiments.cells import commit
 
 OUT = Path("demo")
 
@@ -333,6 +334,7 @@ def work(cell: Cell, results: Path) -> None:
         "set": cell.set,
         "method": cell.method,
         "split": cell.split,
+        "commit": commit(),
         "versions": {"python": platform.python_version()}
         | {package: version(package) for package in PACKAGES},
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors",
@@ -347,6 +349,8 @@ def work(cell: Cell, results: Path) -> None:
             began = time.perf_counter()
             method.fit(rows.x, rows.y)
             seconds = time.perf_counter() - began
+            if isinstance(method, NashGP):
+                record["events"] = list(method.estimator.history_.events)
             record |= scores(method, rows)
             record["scores"]["seconds"] = seconds
             if isinstance(method, NashGP):

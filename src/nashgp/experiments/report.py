@@ -358,6 +358,7 @@ def page(found: Results, pictures: Mapping[str, Picture], out: Path) -> Path:
         informed=[fit for fit in found.fits if fit.record.get("information")],
         failures=[fit for fit in found.fits if fit.failure],
         warnings=_warnings(found),
+        events=[(fit, event) for fit in found.fits for event in fit.record.get("events", ())],
         settings=_settings(found),
         versions=_distinct(found, "versions"),
         machines=_distinct(found, "machine"),

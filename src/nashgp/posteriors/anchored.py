@@ -303,7 +303,7 @@ def anchored_posterior(
         d, p, dtype = layer.z.shape[1], mean.shape[1], mean.dtype
         net = network(make, [noise_dim + d, *[width] * depth, 2 * p], dtype=dtype)
         ends = jnp.concatenate([jnp.full(p, first_mix, dtype), jnp.zeros(p, dtype)])
-        mixers.append(_scaled(net, ends))
+        mixers.append(scaled(net, ends))
         looks.append(network(look, [p + d, width, width], dtype=dtype))
         places.append(Frozen(layer.z))
     if player1 not in ("recogniser", "critic"):
@@ -311,7 +311,7 @@ def anchored_posterior(
     is_critic, seen, dtype = player1 == "critic", len(mixers) * width, frame.means[0].dtype
     widths = [seen + noise_dim, width, 1] if is_critic else [seen, width, 2 * noise_dim]
     read = network(jr.fold_in(key, len(mixers)), widths, dtype=dtype)
-    read = _scaled(read, jnp.zeros(widths[-1], dtype))
+    read = scaled(read, jnp.zeros(widths[-1], dtype))
     judge = (Critic if is_critic else Recogniser)(Pool(tuple(looks)), read)
     return AnchoredPosterior(frame, tuple(mixers), judge, tuple(places), noise_dim, num_importance)
 
@@ -364,7 +364,7 @@ def is_anchored(node: object) -> bool:
     return isinstance(node, AnchoredPosterior)
 
 
-def _scaled(net: Network, ends: Float[Array, " O"]) -> Network:
+def scaled(net: Network, ends: Float[Array, " O"]) -> Network:
     """A network whose outputs are multiplied by numbers."""
     last = net.weights[-1] * ends[None], net.biases[-1] * ends
     return eqx.tree_at(lambda n: (n.weights[-1], n.biases[-1]), net, last)

@@ -18,7 +18,7 @@ JITTER = {2: 1e-2, 4: 1e-5, 8: 1e-8}
 
 BLOCK = 32  # rows of the triangular blocks that are inverted row by row
 
-Columns = Float[Array, "M P"]
+Right = Float[Array, "M P"]
 
 
 class Factor(NamedTuple):
@@ -165,11 +165,11 @@ def safe_sqrt(square: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def conjugate_gradients(
-    apply: Callable[[Columns], Columns],
-    precondition: Callable[[Columns], Columns],
-    right: Columns,
+    apply: Callable[[Right], Right],
+    precondition: Callable[[Right], Right],
+    right: Right,
     num_steps: int,
-) -> Columns:
+) -> Right:
     """`num_steps` towards `A⁻¹ b` from zero, each column with a positive definite A of its own.
 
     Exact after one step if the preconditioner is. A column that has arrived stays where it is.
@@ -179,7 +179,7 @@ def conjugate_gradients(
         moving = below > jnp.finfo(below.dtype).tiny
         return jnp.where(moving, above / jnp.where(moving, below, 1.0), 0.0)[None]
 
-    def step(_: Array, carry: tuple[Columns, ...]) -> tuple[Columns, ...]:
+    def step(_: Array, carry: tuple[Right, ...]) -> tuple[Right, ...]:
         x, rest, toward, along = carry
         square, moved = jnp.sum(rest * toward, axis=0), apply(along)
         size = ratio(square, jnp.sum(along * moved, axis=0))

@@ -251,14 +251,20 @@ def _once(
 def _propose(
     key: Key, summits: Summits, num: int
 ) -> tuple[Float[Array, "N J D"], Float[Array, "N J"]]:
-    """Draws of the mixture of Gaussians around the summits, and their log density."""
+    """Draws of the mixture of Gaussians around the summits, and their log density.
+
+    All rows share the noise, so that no row depends on its neighbours; summits have their shares
+    of the draws as evenly as can be.
+    """
     pick, rest = jr.split(key)
     n, _, d = summits.place.shape
-    which = jr.categorical(pick, summits.log_share[:, None], axis=2, shape=(n, num))
-    root = WIDER * summits.root
-    eta = jr.normal(rest, (n, num, d), root.dtype)
+    root, dtype = WIDER * summits.root, summits.root.dtype
+    level = (jnp.arange(num).astype(dtype) + jr.uniform(pick, (), dtype)) / num
+    edges = jnp.cumsum(jnp.exp(summits.log_share), axis=1)
+    which = jnp.sum(level[None, :, None] > edges[:, None, :-1], axis=2)
+    eta = jr.normal(rest, (num, d), dtype)
     rows = jnp.arange(n)[:, None]
-    x = summits.place[rows, which] + jnp.einsum("njdk,njk->njd", root[rows, which], eta)
+    x = summits.place[rows, which] + jnp.einsum("njdk,jk->njd", root[rows, which], eta)
     gap = x[:, :, None] - summits.place[:, None]
     # The columns of a root are orthogonal: its inverse is its transpose over their squares.
     squares = jnp.sum(root**2, axis=2)

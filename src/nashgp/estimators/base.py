@@ -196,7 +196,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         likelihood.check_targets(t)
         kept, scaling = self._measure(x, t, likelihood, warm)
         x, t = scaling.forward(x[:, kept], t)
-        seed = _seed(self.random_state)
+        seed = seed_of(self.random_state)
         start = previous[0] if previous else self._start(x, t, likelihood, seed)
         plan = self._plan(start, len(x) - self._num_held(len(x)), warm=warm)
         power, outcome = self._train(seed, plan, start, x, t, w)
@@ -846,7 +846,7 @@ def _inside(name: str, value: Any, test: Callable[[Any], bool], where: str) -> N
         raise InputError(f"{name} must be {where}; got {value!r}.")
 
 
-def _seed(random_state: Any) -> int:
+def seed_of(random_state: Any) -> int:
     """A seed from whatever scikit-learn takes for one."""
     try:
         return int(check_random_state(random_state).randint(2**31 - 1))

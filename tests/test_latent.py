@@ -182,9 +182,7 @@ def test_hidden_layers_are_those_of_the_collapsed_objective():
     keys = jr.split(jr.key(0), 1_500)
     got = jax.jit(jax.vmap(lambda k: value(k, model, below, columns, data, 0.5)))(keys) + kl
     want = jax.jit(
-        jax.vmap(
-            lambda k: collapsed_objective(k, model, hidden, known, num_samples=1, power=0.5)
-        )
+        jax.vmap(lambda k: collapsed_objective(k, model, hidden, known, num_samples=1, power=0.5))
     )(jr.split(jr.key(1), 1_500))
     error = np.hypot(np.std(got), np.std(want)) / len(keys) ** 0.5
     assert abs(np.mean(got) - np.mean(want)) < 4.0 * error

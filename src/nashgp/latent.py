@@ -58,7 +58,9 @@ def principal_components(y: Table, num: int) -> Components:
     largest = np.argmax(np.abs(right[:num]), axis=1)
     sign = np.where(right[np.arange(num), largest] < 0.0, -1.0, 1.0)
     root = np.sqrt(len(y))
-    return Components(left[:, :num] * sign * root, right[:num] * (sign * size[:num] / root)[:, None])
+    return Components(
+        left[:, :num] * sign * root, right[:num] * (sign * size[:num] / root)[:, None]
+    )
 
 
 def group_columns(y: Table) -> Columns:

@@ -116,9 +116,7 @@ def _log_densities(
 
 
 @scoped
-def place(
-    key: Key, fitted: Fitted, y: Table, *, num: int = 200, num_samples: int = 20
-) -> Placed:
+def place(key: Key, fitted: Fitted, y: Table, *, num: int = 200, num_samples: int = 20) -> Placed:
     """Weighted draws of the latent of every row; NaN is a missing entry."""
     functions, draw = jr.split(key)
     dtype, (target, seen) = dtype_of(fitted), _observed(y)

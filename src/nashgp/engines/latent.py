@@ -208,7 +208,7 @@ def check_latents(fitted: Fitted) -> LatentPosterior:
 
 
 class State(NamedTuple):
-    """The trainable part of model, latents and hidden layers, the rest, Adam's memory, the power."""
+    """The trainable part of model and all below, the rest, Adam's memory, the power."""
 
     params: PyTree
     frozen: PyTree

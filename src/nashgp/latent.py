@@ -49,11 +49,10 @@ def principal_components(y: Table, num: int) -> Components:
     if num > min(y.shape):
         raise InputError(f"{len(y)} rows of {y.shape[1]} columns have no {num} components.")
     missing = np.isnan(y)
-    filled = np.where(missing, 0.0, y)
-    for _ in range(NUM_ROUNDS if np.any(missing) else 1):
-        left, size, right = np.linalg.svd(filled, full_matrices=False)
+    left, size, right = np.linalg.svd(np.where(missing, 0.0, y), full_matrices=False)
+    for _ in range(NUM_ROUNDS if np.any(missing) else 0):
         fit = (left[:, :num] * size[:num]) @ right[:num]
-        filled = np.where(missing, fit, y)
+        left, size, right = np.linalg.svd(np.where(missing, fit, y), full_matrices=False)
     # The largest loading of a component is positive: a singular vector has no sign of its own.
     largest = np.argmax(np.abs(right[:num]), axis=1)
     sign = np.where(right[np.arange(num), largest] < 0.0, -1.0, 1.0)

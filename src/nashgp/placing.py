@@ -183,8 +183,8 @@ def _joint(
     """`log p(x, y_O)` of several latents for each row."""
     num = x.shape[1]
     flat = x.reshape(-1, x.shape[2])
-    again = (jnp.repeat(part, num, axis=0) for part in (y, seen))
-    return log_joint(key, fitted, flat, *again, num_samples).reshape(-1, num)
+    y, seen = (jnp.repeat(part, num, axis=0) for part in (y, seen))
+    return log_joint(key, fitted, flat, y, seen, num_samples).reshape(-1, num)
 
 
 @eqx.filter_jit

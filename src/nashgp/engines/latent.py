@@ -340,7 +340,8 @@ class NaturalLatents:
         def payoff(params: PyTree) -> tuple[Scalar, Last]:
             model, below = eqx.combine(params, state.frozen)
             drawn, kl = draw_below(draw, model, below, batch, self.num_samples)
-            last = self._move(state, *jax.lax.stop_gradient((model, drawn.features)), batch)
+            held, features = jax.lax.stop_gradient((model, drawn.features))
+            last = self._move(state, held, features, batch)
             q = last.response()
             moments = jax.vmap(lambda f: q.moments(state.columns, f))(drawn.features)
             value = data_term(rest, model, moments, batch, power=self.power)

@@ -1,6 +1,7 @@
 """The deep GP latent variable model in the manner of scikit-learn: a transformer."""
 
-from typing import Any, no_type_check
+from collections.abc import Mapping
+from typing import Any, cast, no_type_check
 
 import equinox as eqx
 import jax
@@ -17,7 +18,7 @@ from nashgp.estimators import rows
 from nashgp.estimators.base import at_least_one, seed_of
 from nashgp.estimators.rows import Rows
 from nashgp.placing import Placed
-from nashgp.posteriors import Fitted, LatentPosterior, anchored_latents
+from nashgp.posteriors import Fitted, GaussianLatents, LatentPosterior, anchored_latents
 from nashgp.precision import scope
 
 NUM_STEPS, BATCH_STEPS = 500, 3_000
@@ -252,7 +253,7 @@ class DeepGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
 
     def __getstate__(self) -> dict[str, Any]:
         """With arrays on the host: JAX would take them back in single precision."""
-        state = dict(super().__getstate__())
+        state = dict(cast(Mapping[str, Any], super().__getstate__()))
         if "fitted_" in state:
             state["fitted_"] = jax.tree.map(np.asarray, state["fitted_"])
         return state
@@ -267,5 +268,7 @@ class DeepGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
 def _anchor(key: Any, fitted: Fitted) -> Fitted:
     """The same fit with a generator around the Gaussians of its latents."""
     assert isinstance(fitted.posterior, LatentPosterior)
-    made = anchored_latents(key, fitted.posterior.below.latents)
+    frame = fitted.posterior.below.latents
+    assert isinstance(frame, GaussianLatents)
+    made = anchored_latents(key, frame)
     return eqx.tree_at(lambda f: f.posterior.below.latents, fitted, made)

@@ -278,7 +278,9 @@ class CollapsedLatents:
 
         drawn = jax.lax.map(one, jr.split(key, max(1, num)))  # one at a time, for memory
         values, last, z = jax.tree.map(lambda leaf: leaf[:, 0], drawn)
-        return Fitted(model, LatentPosterior(below, state.columns, values, *last, z))
+        return Fitted(
+            model, LatentPosterior(below, state.columns, values, last.value, last.root, z)
+        )
 
 
 class Last(NamedTuple):

@@ -33,7 +33,7 @@ def strict():
 def curve(num=80, seed=0):
     random = np.random.default_rng(seed)
     t = np.sort(random.uniform(-1.0, 1.0, size=num))
-    y = np.stack([np.sin(2.4 * t), np.cos(2.4 * t), t, t**2, np.sin(4.0 * t)], axis=1)
+    y = np.stack([np.sin(1.6 * t), np.cos(2.4 * t), t, t**2, np.sin(2.0 * t)], axis=1)
     return t, 10.0 + 5.0 * (y + 0.03 * random.normal(size=y.shape))
 
 

@@ -449,8 +449,13 @@ def test_the_estimator_plays_it_keeps_it_and_goes_on(tmp_path):
     assert model.num_steps_ == 84 and recipes.is_anchored(model.fitted_)
     model.save(tmp_path / "model.nashgp")
     np.testing.assert_array_equal(load(tmp_path / "model.nashgp").predict(x), model.predict(x))
-    again = model.set_params(warm_start=True, num_steps=10).fit(x, y)
+    told = model.information_
+    assert told["total"] > -0.05 and len(told["layers"]) == 1 and "nats" in model.summary()
+    by_turns = {"noise_dim": 2, "width": 8, "num_responses": 2}
+    again = model.set_params(warm_start=True, num_steps=10, engine_options=by_turns).fit(x, y)
     assert again.num_steps_ == 10 and recipes.is_anchored(again.fitted_)
+    with pytest.raises(InputError, match="num_responses"):
+        again.set_params(engine_options=by_turns | {"num_responses": -1}).fit(x, y)
 
 
 def test_a_single_collapsed_layer_has_nothing_to_mix():
@@ -470,12 +475,13 @@ def test_rows_count_as_the_temperature_says():
     engine = Tempered(inner, warm_up=4, first_weight=0.01)
     fitted, batch = tiny_fitted(), tiny_data().all()
     state = engine.init(jr.key(0), fitted)
+    tempered, plain = eqx.filter_jit(engine.step), eqx.filter_jit(inner.step)
     for number in range(6):
         beta = 0.01 ** max(0.0, 1.0 - number / 4)
         counted = eqx.tree_at(lambda b: b.scale, batch, beta * batch.scale)
         key = jr.key(number)
-        want = inner.step(key, inner.init(key, fitted), counted)[1].objective
-        state, info = engine.step(key, state, batch)
+        want = plain(key, inner.init(key, fitted), counted)[1].objective
+        state, info = tempered(key, state, batch)
         np.testing.assert_allclose(info.objective, want, rtol=1e-10)
 
 

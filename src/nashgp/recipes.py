@@ -15,7 +15,16 @@ from jaxtyping import Float
 from sklearn.cluster import KMeans
 
 from nashgp import kernels, means
-from nashgp.engines import DSVI, SGHMC, Collapsed, Engine, NaturalGradient, PaperGame, Starts
+from nashgp.engines import (
+    DSVI,
+    SGHMC,
+    Alternating,
+    Collapsed,
+    Engine,
+    NaturalGradient,
+    PaperGame,
+    Starts,
+)
 from nashgp.engines.collapsed import above_hidden, below_last
 from nashgp.errors import InputError
 from nashgp.layers import SparseGPLayer
@@ -69,6 +78,8 @@ ENGINES: dict[str, dict[str, Callable[..., Engine]]] = {
 }
 
 # Settings of an anchored game that belong to its generator and Player 1.
+# `num_responses` are Player 1's own moves before each step; 0 lets both players move together.
+TURNS = "num_responses"
 ANCHOR_OPTIONS = ("noise_dim", "width", "depth", "num_importance", "first_mix", "player1")
 
 Kernel = str | kernels.AbstractKernel | Callable[[int], kernels.AbstractKernel]
@@ -144,6 +155,15 @@ def engine(name: str, last_layer: str = "gradient", **settings: Any) -> Engine:
         raise InputError(f"num_starts must be at least 1, got {num_starts}.")
     made = kind(**settings)
     return Starts(made, num_starts) if num_starts > 1 else made
+
+
+def by_turns(engine: Engine, num_responses: int, rate: float, num_steps: int) -> Engine:
+    """An engine whose anchored game is played by turns, if Player 1 is to have any."""
+    if not isinstance(num_responses, int) or num_responses < 0:
+        raise InputError(f"{TURNS} must be a whole number of at least 0; got {num_responses!r}.")
+    if num_responses == 0:
+        return engine
+    return Alternating(engine, num_responses, rate, decay_steps=num_steps)
 
 
 def inducing_inputs(

@@ -27,7 +27,14 @@ from nashgp.estimators import rows
 from nashgp.estimators.functions import FunctionSample, Part, draw_targets
 from nashgp.estimators.rows import Rows
 from nashgp.likelihoods import AbstractLikelihood, Gaussian
-from nashgp.posteriors import DrawnPosterior, Ensemble, Fitted, members_of
+from nashgp.posteriors import (
+    DrawnPosterior,
+    Ensemble,
+    Fitted,
+    measure_information,
+    members_of,
+)
+from nashgp.posteriors.anchored import find_anchored
 from nashgp.precision import scope
 from nashgp.scaling import Scaling, is_constant
 from nashgp.shapes import Key
@@ -340,7 +347,11 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         if mixed:
             settings["network_rate"] = NETWORK_RATE
         settings |= self._options[0]
-        return recipes.engine(self.engine if paper else "dsvi", plan.last_layer, **settings)
+        made = recipes.engine(self.engine if paper else "dsvi", plan.last_layer, **settings)
+        if not mixed:
+            return made
+        turns = (self.engine_options or {}).get(recipes.TURNS, 0)
+        return recipes.by_turns(made, turns, settings["network_rate"], max(1, num_steps))
 
     def _sampler(self, plan: "Plan", num_steps: int, after: int, **settings: Any) -> growth.Stage:
         """A run of a sampler, whose draws are to be spread over the steps `after` its burn-in."""
@@ -408,6 +419,8 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         given = dict(self.engine_options or {})
         names = recipes.ANCHOR_OPTIONS if self._plays_anchored else ()
         theirs = {name: given.pop(name) for name in names if name in given}
+        if self._plays_anchored:
+            given.pop(recipes.TURNS, None)
         return given, theirs
 
     @property
@@ -717,6 +730,22 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         check_is_fitted(self)
         return chains.examine(self._first, self._first.model.layers[0].z)
 
+    @property
+    def information_(self) -> dict[str, Any] | None:
+        """What the draws of an anchored game tell of their noise, in nats; None without a game.
+
+        `total` is how far the posterior is from one Gaussian, `gap` what the objective misses of
+        it, `layers` the parts of single layers and `across` what layers tell of one another. Of
+        the first member.
+        """
+        check_is_fitted(self)
+        anchored = find_anchored(self._first.posterior)
+        if anchored is None:
+            return None
+        with scope(self.dtype):
+            found = measure_information(jr.key(self.seed_), anchored)
+        return {name: np.asarray(part).tolist() for name, part in found._asdict().items()}
+
     def summary(self) -> str:
         """A table of the input columns and a line for every layer and the noise, to print."""
         relevance = self.relevance_
@@ -744,6 +773,11 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         posterior = self._first.posterior
         if isinstance(posterior, DrawnPosterior) and posterior.num_draws >= chains.FEWEST:
             lines.append(f"chains: {self.chains_}")
+        if (told := self.information_) is not None:
+            lines.append(
+                f"anchored game: draws tell {told['total']:.3g} nats of their noise, the objective "
+                f"misses {told['gap']:.2g} of them; {told['across']:.2g} nats across layers"
+            )
         return "\n".join(lines)
 
     # ---- files --------------------------------------------------------------------------------

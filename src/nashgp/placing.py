@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jax.scipy.special import logsumexp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from nashgp import predict
 from nashgp.mixtures import AbstractMixture, Mixture
@@ -23,7 +23,9 @@ from nashgp.precision import dtype_of, scoped
 from nashgp.shapes import Key
 
 NUM_STARTS, NUM_STEPS = 8, 30
+MOST_CANDIDATES = 1_000  # places that are looked at for a start
 WIDER = 1.3  # how much wider than the curvature says a proposal is: weights need its tails
+ENOUGH = 1e-3  # nats: a climb ends when no step promises more
 FLATTEST = 0.25  # least precision of a proposal; the prior alone has 1
 
 Table = Float[np.ndarray, "N Q"]
@@ -53,27 +55,22 @@ class Placed(NamedTuple):
         return self.x[np.arange(len(self.x))[None], random.permuted(pick, axis=0)]
 
 
+class Climb(NamedTuple):
+    """Where all climbers are, how high, how careful, and what their last steps promised."""
+
+    x: Float[Array, "N C D"]
+    height: Float[Array, "N C"]
+    damping: Float[Array, "N C 1"]
+    promise: Float[Array, "N C"]
+    taken: Int[Array, ""]
+
+
 class Summits(NamedTuple):
     """Modes of each row's latent, with a root of the covariance around each and its share."""
 
     place: Float[Array, "N C D"]
     root: Float[Array, "N C D D"]
     log_share: Float[Array, "N C"]
-
-
-def log_joint(
-    key: Key,
-    fitted: Fitted,
-    x: Float[Array, "N D"],
-    y: Float[Array, "N Q"],
-    seen: Float[Array, "N Q"],
-    num_samples: int,
-) -> Float[Array, " N"]:
-    """`log p(x_n, y_nO)` of each row at a latent of its own."""
-    moments = fitted.posterior.marginals(key, fitted.model, x, num_samples)
-    mixture = Mixture(moments.mean, moments.variance, fitted.model.likelihood)
-    prior = -0.5 * jnp.sum(x**2 + jnp.log(2.0 * jnp.pi), axis=1)
-    return mixture.log_density(y, seen) + prior
 
 
 @scoped
@@ -83,16 +80,16 @@ def log_posterior(
     points: Float[np.ndarray, "K D"],
     y: Table,
     *,
-    num_samples: int = 100,
+    num_samples: int = 20,
 ) -> Float[np.ndarray, "N K"]:
     """`log p(x, y_O)` of every row at each of K latents; NaN is a missing entry.
 
-    On a grid this is the posterior itself.
+    On a grid this is the posterior itself, of the functions that `place` draws with this key.
     """
     dtype = dtype_of(fitted)
     known = (jnp.asarray(part, dtype) for part in _observed(y))
-    summary = eqx.Partial(_log_densities, *known)
-    density = predict.summarise(summary, key, fitted, points, num_samples=num_samples)
+    summary, (functions, _) = eqx.Partial(_log_densities, *known), jr.split(key)
+    density = predict.summarise(summary, functions, fitted, points, num_samples=num_samples)
     prior = -0.5 * np.sum(points**2 + np.log(2.0 * np.pi), axis=1)
     return prior[None] + np.asarray(density, np.float64).T
 
@@ -116,32 +113,89 @@ def _log_densities(
 
 
 @scoped
-def place(key: Key, fitted: Fitted, y: Table, *, num: int = 200, num_samples: int = 20) -> Placed:
-    """Weighted draws of the latent of every row; NaN is a missing entry."""
-    functions, draw = jr.split(key)
-    dtype, (target, seen) = dtype_of(fitted), _observed(y)
+def find_summits(key: Key, fitted: Fitted, y: Table, *, num_samples: int = 20) -> Summits:
+    """Modes of the posterior of every row's latent; NaN is a missing entry."""
+    functions, _ = jr.split(key)
     points = _candidates(fitted)
-    log_p = log_posterior(functions, fitted, points, y, num_samples=num_samples)
+    log_p = log_posterior(key, fitted, points, y, num_samples=num_samples)
     starts = points[_spread_starts(points, log_p, NUM_STARTS)]
 
     def climb(x: Array, y: Array, seen: Array) -> Summits:
         return _climb(functions, fitted, x, y, seen, num_samples)
 
-    size = predict.rows_at_once(num_samples * y.shape[1] * NUM_STARTS)
-    summits = Summits(*predict.over_rows(climb, (starts, target, seen), dtype, size))
-    x, log_q = _propose(draw, jax.tree.map(jnp.asarray, summits), num)
+    size = predict.rows_at_once(num_samples * _widest(fitted) * NUM_STARTS)
+    found = predict.over_rows(climb, (starts, *_observed(y)), dtype_of(fitted), size)
+    return jax.tree.map(jnp.asarray, found)
+
+
+@scoped
+def log_joint(
+    key: Key,
+    fitted: Fitted,
+    x: Float[np.ndarray, "N J D"],
+    y: Table,
+    *,
+    num_samples: int = 20,
+) -> Float[np.ndarray, "N J"]:
+    """`log p(x, y_O)` of every row at latents of its own; NaN is a missing entry."""
+    functions, _ = jr.split(key)
 
     def joint(x: Array, y: Array, seen: Array) -> Array:
         return _joint(functions, fitted, x, y, seen, num_samples)
 
-    size = predict.rows_at_once(num_samples * y.shape[1] * num)
-    log_p = predict.over_rows(joint, (np.asarray(x), target, seen), dtype, size)
-    log_w = np.asarray(log_p, np.float64) - np.asarray(log_q, np.float64)
+    size = predict.rows_at_once(num_samples * _widest(fitted) * x.shape[1])
+    found = predict.over_rows(joint, (x, *_observed(y)), dtype_of(fitted), size)
+    return np.asarray(found, np.float64)
+
+
+@scoped
+def place(key: Key, fitted: Fitted, y: Table, *, num: int = 200, num_samples: int = 20) -> Placed:
+    """Weighted draws of the latent of every row; NaN is a missing entry."""
+    _, draw = jr.split(key)
+    x, log_q = _propose(draw, find_summits(key, fitted, y, num_samples=num_samples), num)
+    log_p = log_joint(key, fitted, np.asarray(x), y, num_samples=num_samples)
+    log_w = log_p - np.asarray(log_q, np.float64)
     largest = np.max(log_w, axis=1, keepdims=True)
     weight = np.exp(log_w - largest)
     total = np.sum(weight, axis=1, keepdims=True)
     evidence = largest[:, 0] + np.log(total[:, 0] / num)
     return Placed(np.asarray(x, np.float64), weight / total, evidence)
+
+
+@scoped
+def complete(
+    key: Key,
+    fitted: Fitted,
+    x: Float[np.ndarray, "N D"],
+    y: Table,
+    *,
+    random: np.random.Generator,
+    num_samples: int = 20,
+) -> Table:
+    """A draw of all entries of each row at its latent, given those that are not NaN.
+
+    The function is drawn in proportion to what it says of them, of those that `place` draws with
+    this key.
+    """
+    level, noise = random.uniform(size=(len(y), 1)), random.normal(size=y.shape)
+    functions, _ = jr.split(key)
+    others = (*_observed(y), level, noise)
+    return predict.summarise(_complete, functions, fitted, x, *others, num_samples=num_samples)
+
+
+def _complete(
+    mixture: AbstractMixture,
+    y: Float[Array, "N Q"],
+    seen: Float[Array, "N Q"],
+    level: Float[Array, "N 1"],
+    noise: Float[Array, "N Q"],
+) -> Float[Array, "N Q"]:
+    mean, variance = mixture.components()
+    terms = (y[None] - mean) ** 2 / variance + jnp.log(variance)
+    share = jax.nn.softmax(-0.5 * jnp.sum(seen[None] * terms, axis=2), axis=0)
+    pick = jnp.sum(level[:, 0][None] > jnp.cumsum(share[:-1], axis=0), axis=0)
+    rows = jnp.arange(len(y))
+    return mean[pick, rows] + jnp.sqrt(variance[pick, rows]) * noise
 
 
 def _observed(y: Table) -> tuple[Table, Table]:
@@ -150,11 +204,18 @@ def _observed(y: Table) -> tuple[Table, Table]:
     return np.where(seen, y, 0.0), 1.0 * seen
 
 
+def _widest(fitted: Fitted) -> int:
+    """The largest of what there is for each latent and draw: inducing inputs, or columns."""
+    layers = fitted.model.layers
+    return max(layers[-1].num_outputs, *(layer.num_inducing for layer in layers))
+
+
 def _candidates(fitted: Fitted) -> Float[np.ndarray, "K D"]:
-    """Where to look for starts: where the rows of the fit are, and the middle."""
+    """Where to look for starts: where rows of the fit are, and the middle."""
     assert isinstance(fitted.posterior, LatentPosterior)
     centres = np.asarray(fitted.posterior.below.latents.centres, np.float64)
-    return np.concatenate([centres, np.zeros((1, centres.shape[1]))])
+    some = centres[:: -(-len(centres) // MOST_CANDIDATES)]
+    return np.concatenate([some, np.zeros((1, centres.shape[1]))])
 
 
 def _spread_starts(
@@ -184,7 +245,10 @@ def _joint(
     num = x.shape[1]
     flat = x.reshape(-1, x.shape[2])
     y, seen = (jnp.repeat(part, num, axis=0) for part in (y, seen))
-    return log_joint(key, fitted, flat, y, seen, num_samples).reshape(-1, num)
+    moments = fitted.posterior.marginals(key, fitted.model, flat, num_samples)
+    mixture = Mixture(moments.mean, moments.variance, fitted.model.likelihood)
+    prior = -0.5 * jnp.sum(flat**2 + jnp.log(2.0 * jnp.pi), axis=1)
+    return (mixture.log_density(y, seen) + prior).reshape(-1, num)
 
 
 @eqx.filter_jit
@@ -211,19 +275,26 @@ def _climb(
         size, vectors = jnp.linalg.eigh(-0.5 * (curvature + jnp.swapaxes(curvature, 2, 3)))
         return slope(x), size, vectors
 
-    def step(_: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        x, height, damping = carry
+    def step(carry: Climb) -> Climb:
+        x, height, damping, promise, taken = carry
+        moving = promise > ENOUGH  # one that has arrived does not wait for others
         uphill, size, vectors = bend(x)
-        along = jnp.einsum("ncdk,ncd->nck", vectors, uphill) / (jnp.abs(size) + damping)
+        slopes = jnp.einsum("ncdk,ncd->nck", vectors, uphill)
+        along = slopes / (jnp.abs(size) + damping)
         trial = x + jnp.einsum("ncdk,nck->ncd", vectors, along)
         reached = value(trial)
-        better = reached > height
+        better = (reached > height) & moving
         x = jnp.where(better[..., None], trial, x)
         damping = jnp.where(better[..., None], damping / 3.0, 4.0 * damping)
-        return x, jnp.where(better, reached, height), damping
+        promise = jnp.where(moving, 0.5 * jnp.sum(along * slopes, axis=2), 0.0)
+        return Climb(x, jnp.where(better, reached, height), damping, promise, taken + 1)
 
-    start = x, value(x), jnp.ones((*x.shape[:2], 1), x.dtype)
-    x, height, _ = jax.lax.fori_loop(0, NUM_STEPS, step, start)
+    def is_open(now: Climb) -> Array:
+        return jnp.any(now.promise > ENOUGH) & (now.taken < NUM_STEPS)
+
+    ones = jnp.ones(x.shape[:2], x.dtype)
+    start = Climb(x, value(x), ones[..., None], jnp.inf * ones, jnp.asarray(0))
+    x, height, *_ = jax.lax.while_loop(is_open, step, start)
     _, size, vectors = bend(x)
     size = jnp.maximum(size, FLATTEST)
     share = height - 0.5 * jnp.sum(jnp.log(size), axis=2)

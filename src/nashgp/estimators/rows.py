@@ -43,6 +43,18 @@ def observations(estimator: BaseEstimator, X: Rows, *, reset: bool) -> Table:
     return table
 
 
+def latents(X: Rows, width: int) -> Table:
+    """Points of a latent space of `width` dimensions as a finite float64 table."""
+    table = _checked(check_array, "X", X, **_NUMBERS)
+    if table.shape[1] != width:
+        raise InputError(
+            f"X has {table.shape[1]} column(s) and a latent has {width}; pass latents."
+        )
+    if not np.all(np.isfinite(table)):
+        raise InputError("X holds NaN or infinity, and a latent has no missing entries.")
+    return table
+
+
 def targets(y: Rows, num_rows: int, *, allow_missing: bool) -> tuple[Table, bool]:
     """`y` as a float64 table [N, Q], and whether it was a vector; one row for each row of `X`."""
     if y is None:

@@ -26,7 +26,7 @@ from nashgp.errors import InputError
 from nashgp.model import DeepGP
 from nashgp.networks import Network, network
 from nashgp.posteriors.base import AbstractVariational
-from nashgp.posteriors.gaussian import GaussianPosterior
+from nashgp.posteriors.gaussian import GaussianPosterior, times
 from nashgp.priors import GPPrior, Values
 from nashgp.shapes import Key
 from nashgp.transforms import Frozen
@@ -230,32 +230,26 @@ class AnchoredPosterior(AbstractVariational):
 
     def values(self, h: Values) -> Values:
         """`v = μ + R h`."""
-        frame = self.frame.gaussians()
-        return tuple(
-            part.value[None] + jnp.einsum("pmk,skp->smp", part.root, value)
-            for part, value in zip(frame, h, strict=True)
-        )
+        frame = zip(*self.frame.parts(), h, strict=True)
+        return tuple(mean[None] + times(root, value) for mean, root, value in frame)
 
     def coordinates(self, values: Values) -> Values:
         """`h = R⁻¹ (v - μ)`."""
         found = []
-        for part, value in zip(self.frame.gaussians(), values, strict=True):
-            assert part.root is not None
-            apart = jnp.moveaxis(value - part.value[None], 0, 1)  # inducing inputs first
+        for mean, root, value in zip(*self.frame.unshared().parts(), values, strict=True):
+            apart = jnp.moveaxis(value - mean[None], 0, 1)  # inducing inputs first
             each = jax.vmap(lambda r, a: solve_triangular(r, a, lower=True), (0, 2), 2)
-            found.append(jnp.moveaxis(each(part.root, apart), 1, 0))
+            found.append(jnp.moveaxis(each(root, apart), 1, 0))
         return tuple(found)
 
     @property
     def log_det(self) -> Float[Array, ""]:
         """`log |det R|`, over all layers and outputs."""
-        return sum(
-            (
-                jnp.sum(jnp.log(jnp.abs(jnp.diagonal(root, axis1=1, axis2=2))))
-                for root in self.frame.roots
-            ),
-            start=jnp.zeros((), self._dtype),
-        )
+        total = jnp.zeros((), self._dtype)
+        for mean, root in zip(*self.frame.parts(), strict=True):
+            each = jnp.sum(jnp.log(jnp.abs(jnp.diagonal(root, axis1=1, axis2=2))))
+            total = total + each * (mean.shape[1] / len(root))  # several outputs may share one
+        return total
 
     def _kl_given_noise(
         self, model: DeepGP, mixes: tuple[Mix, ...], h: Values, values: Values
@@ -267,10 +261,9 @@ class AnchoredPosterior(AbstractVariational):
             return log_q - self.log_det - log_p
         total = jnp.zeros(len(h[0]), self._dtype) - self.log_det
         centres = self.values(tuple(mix.shift for mix in mixes))
-        for mix, centre, part in zip(mixes, centres, self.frame.gaussians(), strict=True):
-            assert part.root is not None
-            squares = jnp.sum(part.root**2, axis=1).T  # Σ_m R_pmk², one for each column k of R
-            variance = squares[None] * jnp.exp(2.0 * mix.log_scale)
+        for mix, centre, root in zip(mixes, centres, self.frame.parts()[1], strict=True):
+            squares = jnp.sum(root**2, axis=1).T  # Σ_m R_pmk², one for each column k of R
+            variance = jnp.broadcast_to(squares, centre.shape) * jnp.exp(2.0 * mix.log_scale)
             terms = 0.5 * (centre**2 + variance - 1.0) - mix.log_scale
             total = total + jnp.sum(terms, axis=(1, 2))
         return total

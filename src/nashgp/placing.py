@@ -22,7 +22,7 @@ from nashgp.posteriors import Fitted, LatentPosterior
 from nashgp.precision import dtype_of, scoped
 from nashgp.shapes import Key
 
-NUM_STARTS, NUM_STEPS = 8, 30
+NUM_STARTS, NUM_STEPS = 6, 12  # weights make up for a climb that ends early
 MOST_CANDIDATES = 1_000  # places that are looked at for a start
 WIDER = 1.3  # how much wider than the curvature says a proposal is: weights need its tails
 ENOUGH = 1e-3  # nats: a climb ends when no step promises more
@@ -123,7 +123,8 @@ def find_summits(key: Key, fitted: Fitted, y: Table, *, num_samples: int = 20) -
     def climb(x: Array, y: Array, seen: Array) -> Summits:
         return _climb(functions, fitted, x, y, seen, num_samples)
 
-    size = predict.rows_at_once(num_samples * _widest(fitted) * NUM_STARTS)
+    # Curvatures keep about eight arrays of that size.
+    size = predict.rows_at_once(8 * num_samples * _widest(fitted) * NUM_STARTS)
     found = predict.over_rows(climb, (starts, *_observed(y)), dtype_of(fitted), size)
     return jax.tree.map(jnp.asarray, found)
 
@@ -269,11 +270,11 @@ def _climb(
 
     def bend(x: Float[Array, "N C D"]) -> tuple[Array, Array, Array]:
         """Slope, and eigenvalues and vectors of minus the curvature; rows do not see each other."""
+        uphill, along = jax.linearize(slope, x)
         axes = jnp.eye(x.shape[2], dtype=x.dtype)
-        along = [jax.jvp(slope, (x,), (jnp.broadcast_to(axis, x.shape),))[1] for axis in axes]
-        curvature = jnp.stack(along, axis=-1)
+        curvature = jnp.stack([along(jnp.broadcast_to(a, x.shape)) for a in axes], axis=-1)
         size, vectors = jnp.linalg.eigh(-0.5 * (curvature + jnp.swapaxes(curvature, 2, 3)))
-        return slope(x), size, vectors
+        return uphill, size, vectors
 
     def step(carry: Climb) -> Climb:
         x, height, damping, promise, taken = carry
@@ -331,7 +332,8 @@ def _propose(
     level = (jnp.arange(num).astype(dtype) + jr.uniform(pick, (), dtype)) / num
     edges = jnp.cumsum(jnp.exp(summits.log_share), axis=1)
     which = jnp.sum(level[None, :, None] > edges[:, None, :-1], axis=2)
-    eta = jr.normal(rest, (num, d), dtype)
+    half = jr.normal(rest, (-(-num // 2), d), dtype)
+    eta = jnp.stack([half, -half], axis=1).reshape(-1, d)[:num]  # no error of a Gaussian's mean
     rows = jnp.arange(n)[:, None]
     x = summits.place[rows, which] + jnp.einsum("njdk,jk->njd", root[rows, which], eta)
     gap = x[:, :, None] - summits.place[:, None]

@@ -327,9 +327,9 @@ class DeepGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SavedEstimato
         return tags
 
 
-def _keys(seed: int) -> Key:
+def _keys(seed: int) -> tuple[Key, ...]:
     """One for each of both stages, one for what mixes, one for answers."""
-    return jr.split(jr.key(seed), 4)
+    return tuple(jr.split(jr.key(seed), 4))
 
 
 def _anchor(key: Key, fitted: Fitted) -> Fitted:

@@ -560,6 +560,20 @@ def test_coordinates_are_where_values_came_from():
         np.testing.assert_allclose(back, there, atol=1e-10)
 
 
+def test_outputs_that_share_a_covariance_are_as_many_copies_of_it():
+    """The same draws, coordinates and KL, which counts the covariance once for each output."""
+    model = flat_model(4, 3)
+    posterior = random_posterior(0, model, player1=0.3)
+    shared = GaussianPosterior(posterior.frame.means, (posterior.frame.roots[0][:1],))
+    one = dataclasses.replace(posterior, frame=shared)
+    copies = dataclasses.replace(posterior, frame=shared.unshared())
+    values, kl = eqx.filter_jit(one.sample_and_kl)(jr.key(1), model, 5)
+    same, want = eqx.filter_jit(copies.sample_and_kl)(jr.key(1), model, 5)
+    np.testing.assert_allclose(values[0], same[0], rtol=1e-12)
+    np.testing.assert_allclose(kl, want, rtol=1e-12)
+    np.testing.assert_allclose(one.coordinates(values)[0], copies.coordinates(same)[0], rtol=1e-10)
+
+
 def test_parts_that_found_the_same_mode_share_its_weight():
     """Two of three Gaussians sit on one of two modes, which hold 0.3 and 0.7 of the mass."""
     model = flat_model(1)

@@ -133,7 +133,8 @@ def grid_kl(latents, row):
     return np.sum(terms) * (x[1] - x[0]), np.sum(q) * (x[1] - x[0])
 
 
-@pytest.mark.parametrize("recogniser", [pytest.param(0.0, marks=SLOW), 0.5])
+@SLOW
+@pytest.mark.parametrize("recogniser", [0.0, 0.5])
 def test_the_kl_of_anchored_latents_is_bounded_from_above(recogniser):
     """Whatever the recogniser says; with many importance draws it is the integral itself."""
     few = anchored(3, 1, seed=4, recogniser=recogniser, noise_dim=1, num_importance=2)
@@ -171,7 +172,7 @@ def test_an_anchor_that_mixes_nothing_is_its_frame():
         pytest.param("nothing", 0.5, marks=SLOW),
         pytest.param("patterns", 0.0, marks=SLOW),
         ("patterns", 0.5),
-        ("anywhere", 0.0),
+        pytest.param("anywhere", 0.0, marks=SLOW),
         pytest.param("anywhere", 0.5, marks=SLOW),
     ],
 )
@@ -195,7 +196,7 @@ def test_known_latents_give_the_collapsed_objective(missing, power):
         assert want - 0.02 * abs(want) < got < want
 
 
-@pytest.mark.slow
+@SLOW
 def test_hidden_layers_are_those_of_the_collapsed_objective():
     """Two layers and known latents: the same mean over draws, within its error."""
     model, hidden = tiny_model(2, 3)
@@ -214,7 +215,8 @@ def test_hidden_layers_are_those_of_the_collapsed_objective():
     assert error < 0.02 * abs(np.mean(want))  # a test that can fail
 
 
-@pytest.mark.parametrize("missing", [pytest.param("nothing", marks=SLOW), "patterns"])
+@SLOW
+@pytest.mark.parametrize("missing", ["nothing", "patterns"])
 def test_the_gradient_is_that_of_the_value(missing):
     """Through latents, networks, both layers and the noise, with the best Gaussians held fixed."""
     model, hidden = tiny_model(2, 10)
@@ -306,7 +308,8 @@ def test_batches_estimate_the_whole_kl():
     assert abs(np.mean(each) - whole) < 4.0 * np.std(each) / 4_000**0.5
 
 
-@pytest.mark.parametrize("num_layers", [pytest.param(1, marks=SLOW), 2])
+@SLOW
+@pytest.mark.parametrize("num_layers", [1, 2])
 def test_a_dense_draw_has_the_exact_evidence(num_layers):
     """`Σ_p log N(y_p | m_p, K + σ² I)` over what is observed, at any power."""
     model, hidden = dense_model(num_layers)
@@ -350,7 +353,7 @@ def _rbf(x, kernel):
     return float(kernel.variance) * np.exp(-0.5 * square)
 
 
-@pytest.mark.slow
+@SLOW
 def test_the_gradient_of_a_dense_model():
     model, hidden = dense_model(2)
     y = targets("patterns", num_targets=6)
@@ -362,6 +365,7 @@ def test_the_gradient_of_a_dense_model():
     assert directional_error(payoff, (model, gaussian(), hidden), step=1e-6) < 1e-5
 
 
+@SLOW
 def test_a_dense_fit_predicts_by_the_rows_of_each_draw():
     """One layer and known latents: mean and variance of the exact GP, from dense algebra."""
     model, _ = dense_model(1)
@@ -444,6 +448,7 @@ def fit(y, num_steps=300, anchor=False, **settings):
     return train.run(jr.key(0), engine, start, data, num_steps=num_steps, num_kept=10)
 
 
+@SLOW
 def test_a_curve_is_unrolled_and_missing_entries_are_found():
     """Latents in the order of the rows, noise near the truth, holes filled better than by PCA."""
     t, y = curve()
@@ -471,7 +476,7 @@ def test_a_curve_is_unrolled_and_missing_entries_are_found():
     assert ours < 0.3 * theirs
 
 
-@pytest.mark.slow
+@SLOW
 def test_an_anchored_fit_goes_on_where_it_stopped():
     """The networks are trained, and what `result` hands back is a start for the same engine."""
     _, y = curve()
@@ -484,7 +489,7 @@ def test_an_anchored_fit_goes_on_where_it_stopped():
     assert float(jnp.max(jnp.abs(latents.recogniser.weights[-1]))) > 1e-3
 
 
-@pytest.mark.slow
+@SLOW
 def test_the_latent_of_a_new_row_has_the_density_of_bayes():
     """The more is observed the sharper, and weighted draws agree with a grid."""
     _, y = curve()
@@ -527,10 +532,8 @@ def test_the_latent_of_a_new_row_has_the_density_of_bayes():
         assert abs(np.mean(drawn < 0.0) - left) < 0.12
 
 
-@pytest.mark.parametrize(
-    "missing",
-    [pytest.param("nothing", marks=SLOW), "patterns", pytest.param("anywhere", marks=SLOW)],
-)
+@SLOW
+@pytest.mark.parametrize("missing", ["nothing", "patterns", "anywhere"])
 def test_natural_steps_with_all_rows_reach_the_collapsed_value(missing):
     """Known latents, one step of size one: the collapsed objective where groups are exact."""
     model, hidden = tiny_model(1, 10)
@@ -548,7 +551,7 @@ def test_natural_steps_with_all_rows_reach_the_collapsed_value(missing):
     assert abs(float(info.objective) - want) < 1e-6 * abs(want)
 
 
-@pytest.mark.slow
+@SLOW
 def test_mini_batches_unroll_the_curve_too():
     t, y = curve(200)
     start = latent.start(y, 1, Config(num_layers=1, num_inducing=15, kernel="rbf"))

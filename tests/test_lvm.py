@@ -84,6 +84,7 @@ def test_missing_entries_are_drawn_and_observed_ones_stay(fitted):
     np.testing.assert_array_equal(full, np.tile(new[:3, :, None], (1, 1, 3)))
 
 
+@pytest.mark.slow
 def test_a_grid_integrates_to_the_score(fitted):
     """`∫ p(x, y_O) dx` is what the weighted draws estimate, for full, partial and empty rows."""
     model, new = fitted
@@ -99,6 +100,7 @@ def test_a_grid_integrates_to_the_score(fitted):
     np.testing.assert_allclose(model.transform(asked), mean, atol=0.1)
 
 
+@pytest.mark.slow
 def test_a_row_without_entries_is_the_prior(fitted):
     model, new = fitted
     drawn = model.sample_latent(np.full((3, 6), np.nan), 200)[0, 0]
@@ -126,10 +128,18 @@ def test_a_file_gives_the_same_answers(fitted, tmp_path, capsys):
     assert "no targets" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"num_inducing": None}, pytest.param({"batch_size": 20}, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+def test_a_game_follows_the_gaussians():
+    """Fewest steps: two with Gaussian latents, and one with anchored ones."""
+    model = DeepGPLVM(1, num_steps=2, num_mixture=1, random_state=0).fit(curve(12))
+    latents = model.fitted_.posterior.below.latents
+    assert isinstance(latents, AnchoredLatents)
+    assert len(model.history_.objective) == 3
+    assert model.sample_embedding(4).shape == (12, 1, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{"num_inducing": None}, {"batch_size": 20}])
 def test_two_layers_without_inducing_variables_or_in_batches(settings, tmp_path):
     """The game mixes latents and hidden layers, whose outputs share one covariance."""
     y = curve(40)

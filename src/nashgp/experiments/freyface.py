@@ -146,15 +146,18 @@ def panels(model: Any, test: np.ndarray, half: np.ndarray) -> cells.Scores:
     low, high = trained.min(axis=0) - 0.5, trained.max(axis=0) + 0.5
     grid = np.stack(np.meshgrid(*np.linspace(low, high, GRID).T), axis=-1).reshape(-1, 2)
     log_p = model.latent_log_density(half[[doubt]], grid)[0]
-    ends = np.argsort(drawn[doubt, 0])[[10, 190]]  # draws from both ends of the map
-    whole = model.reconstruct(half[[doubt]], 200)[0].T
+    # By the same seed the latents of completed faces are those drawn.
+    latents, whole = (
+        ask(half[[doubt]], 200)[0].T for ask in (model.sample_latent, model.reconstruct)
+    )
+    ends = np.argsort(latents[:, 0])[[10, 190]]  # from both ends of the map
     return {
         "faces": np.clip(np.rint(model.inverse_transform(over)), 0, 255).astype(int).tolist(),
         "over": over.tolist(),
         "embedding": np.round(trained, 3).tolist(),
         "extent": [low.tolist(), high.tolist()],
         "log_posterior": np.round(log_p - log_p.max(), 3).tolist(),
-        "draws": np.round(drawn[doubt].T, 3).tolist(),
+        "draws": np.round(latents, 3).tolist(),
         "truth": test[doubt].astype(int).tolist(),
         "completed": np.clip(np.rint(whole[ends]), 0, 255).astype(int).tolist(),
     }
@@ -169,7 +172,7 @@ STUDY = cells.Study(
         "methods": list(METHODS),
         "splits": [0],
         "jobs": 1,
-        "hidden_dim": 4,
+        "num_layers": 1,
         "num_inducing": 20,
         "num_steps": 20,
         "num_mixture": 2,

@@ -432,7 +432,6 @@ class Faces(NamedTuple):
     """A map of images with two latents, and one image of which the lower half was hidden."""
 
     faces: Int[np.ndarray, "K Q"]
-    over: Float[np.ndarray, "K 2"]
     embedding: Float[np.ndarray, "N 2"]
     extent: Float[np.ndarray, "2 2"]
     log_posterior: Float[np.ndarray, " G"]
@@ -457,11 +456,11 @@ def faces(of: Faces, shape: tuple[int, int] = (28, 20)) -> Figure:
     map_.imshow(density, origin="lower", extent=box, cmap="Blues", aspect="auto")
     map_.plot(*of.embedding.T, ".", color=MUTED, markersize=1.5, alpha=0.5)
     map_.plot(*of.draws.T, ".", color=COLOURS[4], markersize=3.0, alpha=0.6)
-    map_.set(title="half a face: posterior, draws (red)", xlabel="latent 1", ylabel="latent 2")
+    map_.set(title="half a face: posterior, draws", xlabel="latent 1", ylabel="latent 2")
 
     images = [of.truth, *of.completed]
     strip = np.concatenate([image.reshape(shape) for image in images], axis=1)
     half.imshow(strip, cmap="gray")
     half.axhline(shape[0] / 2 - 0.5, color=COLOURS[4], linewidth=0.8)
-    half.set(title="the face; completed twice from its upper half", xticks=[], yticks=[])
+    half.set(title="the face, and two completions", xticks=[], yticks=[])
     return figure

@@ -27,10 +27,12 @@ from nashgp.model import DeepGP
 from nashgp.posteriors import (
     AnchoredPosterior,
     Critic,
+    Fitted,
     GaussianPosterior,
     Recogniser,
     ToppedPosterior,
     anchored_posterior,
+    gaussian_posterior,
 )
 from nashgp.posteriors.anchored import log_mean_exp, measure_information
 from nashgp.posteriors.mixture import blend, densities
@@ -446,7 +448,7 @@ def test_the_estimator_plays_it_keeps_it_and_goes_on(tmp_path):
         random_state=0,
         engine_options={"noise_dim": 2, "width": 8},
     ).fit(x, y)
-    assert model.num_steps_ == 84 and recipes.is_anchored(model.fitted_)
+    assert model.num_steps_ == 60 and recipes.is_anchored(model.fitted_)
     model.save(tmp_path / "model.nashgp")
     np.testing.assert_array_equal(load(tmp_path / "model.nashgp").predict(x), model.predict(x))
     told = model.information_
@@ -456,6 +458,23 @@ def test_the_estimator_plays_it_keeps_it_and_goes_on(tmp_path):
     assert again.num_steps_ == 10 and recipes.is_anchored(again.fitted_)
     with pytest.raises(InputError, match="num_responses"):
         again.set_params(engine_options=by_turns | {"num_responses": -1}).fit(x, y)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_at_rest_it_is_the_gaussian_draw_for_draw(shared, x64):
+    """With one key the two see the same noise, so nothing but mixing tells them apart."""
+    fitted = tiny_fitted(num_layers=3)
+    frame = gaussian_posterior(fitted.model, hidden_scale=0.7, last_scale=0.4, shared=shared)
+    start = Fitted(fitted.model, frame)
+    still = recipes.anchor(start, whole=True, first_mix=0.0)
+    ours, kl = still.posterior.sample_and_kl(jr.key(5), fitted.model, 4)
+    theirs, exact = frame.sample_and_kl(jr.key(5), fitted.model, 4)
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-12)
+    np.testing.assert_allclose(kl, exact, rtol=1e-10)
+    moved = recipes.anchor(still, whole=True, first_mix=0.5)  # begins anew around the same frame
+    assert not np.allclose(moved.posterior.sample(jr.key(5), fitted.model, 4)[0], theirs[0])
+    np.testing.assert_array_equal(moved.posterior.frame.means[0], frame.means[0])
 
 
 def test_a_single_collapsed_layer_has_nothing_to_mix():
@@ -558,6 +577,20 @@ def test_coordinates_are_where_values_came_from():
     _, _, h = posterior.draw(jr.key(0), 7)
     for back, there in zip(posterior.coordinates(posterior.values(h)), h, strict=True):
         np.testing.assert_allclose(back, there, atol=1e-10)
+
+
+def test_outputs_that_share_a_covariance_are_as_many_copies_of_it():
+    """The same draws, coordinates and KL, which counts the covariance once for each output."""
+    model = flat_model(4, 3)
+    posterior = random_posterior(0, model, player1=0.3)
+    shared = GaussianPosterior(posterior.frame.means, (posterior.frame.roots[0][:1],))
+    one = dataclasses.replace(posterior, frame=shared)
+    copies = dataclasses.replace(posterior, frame=shared.unshared())
+    values, kl = eqx.filter_jit(one.sample_and_kl)(jr.key(1), model, 5)
+    same, want = eqx.filter_jit(copies.sample_and_kl)(jr.key(1), model, 5)
+    np.testing.assert_allclose(values[0], same[0], rtol=1e-12)
+    np.testing.assert_allclose(kl, want, rtol=1e-12)
+    np.testing.assert_allclose(one.coordinates(values)[0], copies.coordinates(same)[0], rtol=1e-10)
 
 
 def test_parts_that_found_the_same_mode_share_its_weight():

@@ -172,7 +172,10 @@ def test_fit_that_diverges_leaves_no_file(table, tmp_path, capsys):
         (["--target", "y", "--ignore", "id", "a", "b", "always", "w"], "no input columns"),
         (["--target", "y", "--ignore", "id", "--num-steps", "0"], "--num-steps must be"),
         (["--target", "y", "--ignore", "id", "--kernel", "abc"], "--kernel must be one of rbf,"),
-        (["--target", "y", "--ignore", "id", "--engine", "abc"], "--engine must be one of ipvi, dsvi"),
+        (
+            ["--target", "y", "--ignore", "id", "--engine", "abc"],
+            "--engine must be one of ipvi, dsvi",
+        ),
         (["--target", "y", "--ignore", "id", "--weight", "b"], "--weight must hold finite numbers"),
         (["--target", "y", "--ignore", "id", "--likelihood", "poisson"], "y"),
     ],

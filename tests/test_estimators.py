@@ -434,7 +434,7 @@ TEXT = pd.DataFrame({"a": X[:, 0], "city": ["Oslo"] * 20})
         ({"kernel": kernels.RBF([1.0] * 3)}, X, Y, "kernel does not fit layer 1, which has 2"),
         ({"kernel": kernels.RBF(columns=(5,))}, X, Y, "kernel does not fit layer 1, which has 2"),
         ({"dtype": "float16"}, X, Y, "dtype must be one of float64, float32; got 'float16'"),
-        ({"num_layers": 0}, X, Y, "num_layers must be a whole number of at least 1 or "auto"; got 0"),
+        ({"num_layers": 0}, X, Y, 'num_layers must be .* at least 1 or "auto"; got 0'),
         ({"num_steps": 2.5}, X, Y, "num_steps must be a whole number of at least 1 or None"),
         ({"batch_size": True}, X, Y, "batch_size must be a whole number of at least 1 or None"),
         ({"last_layer": "exact"}, X, Y, "last_layer must be one of auto, collapsed, natural, gra"),

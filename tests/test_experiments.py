@@ -30,6 +30,7 @@ from nashgp.experiments import (
     diagrams,
     diamond,
     dsvi_uci,
+    freyface,
     game_uci,
     images,
     modes,
@@ -291,6 +292,25 @@ def test_the_synthetic_study_is_drawn(monkeypatch, tmp_path):
     (file,) = (tmp_path / "results" / "synthetic_sghmc_quick").glob("*.json")
     assert json.loads(file.read_text())["scores"]["jsd"] > 0.0
     assert (folder / "sghmc.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_faces_are_mapped_completed_and_drawn(monkeypatch, tmp_path):
+    """A made-up film: bars that move, which no line follows."""
+    monkeypatch.chdir(tmp_path)
+    turn = np.linspace(0.0, 60.0, 1_008)[:, None, None]
+    down, right = np.arange(28.0)[None, :, None], np.arange(20.0)[None, None]
+    film = 120.0 + 60.0 * np.sin(0.3 * down + turn) + 40.0 * np.cos(0.4 * right + turn)
+    monkeypatch.setattr(datasets, "load_faces", lambda: film.astype(np.uint8))
+    parser = argparse.ArgumentParser()
+    freyface.add_arguments(parser)
+    assert freyface.main(parser.parse_args(["--quick"])) == 0
+    folder = tmp_path / "results" / "freyface_quick"
+    files = map(json.loads, (path.read_text() for path in folder.glob("*.json")))
+    scores = {file["cell"]["method"]: file["scores"] for file in files}
+    assert scores.keys() == set(freyface.METHODS)
+    assert all(np.isfinite(each["mll"]) and each["rmse"] < 80.0 for each in scores.values())
+    assert (folder / "faces-0.png").stat().st_size > 10_000
 
 
 def test_one_setting_of_a_sampler_varies_at_a_time():

@@ -5,9 +5,9 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nashgp.estimators import DeepGPClassifier, DeepGPRegressor, load
+    from nashgp.estimators import DeepGPClassifier, DeepGPLVM, DeepGPRegressor, load
 
-__all__ = ["DeepGPClassifier", "DeepGPRegressor", "load"]
+__all__ = ["DeepGPClassifier", "DeepGPLVM", "DeepGPRegressor", "load"]
 
 __version__ = version("nashgp")
 

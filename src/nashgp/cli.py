@@ -193,6 +193,8 @@ def predict(options: argparse.Namespace) -> int:
         _separator(options.out, "--out")
         _check_writable(options.out, options.table, options.model)
     model = nashgp.load(options.model)
+    if isinstance(model, nashgp.DeepGPLVM):
+        raise InputError(f"{options.model} holds a map of rows and no targets; use it in Python.")
     inputs, targets = list(getattr(model, "feature_names_in_", [])), _target_names(model)
     if not inputs:
         raise InputError(

@@ -166,6 +166,9 @@ IMAGES = {
     ),
 }
 
+FACES = "images/freyface.npz"
+FACES_SHA256 = "b31ddb973f41a99244168000379cc79c3f1e4402c3604814fe3699002931659b"
+
 Rows = NDArray[np.float64]
 Bytes = NDArray[np.uint8]
 Arrays = tuple[Bytes, ...]  # training images and labels, test images and labels
@@ -239,6 +242,19 @@ def load_images(name: str) -> Images:
     data = _read(name, _found(name))
     assert isinstance(data, Images)
     return data
+
+
+def load_faces() -> Bytes:
+    """The 1,965 images [N, 28, 20] of one face (Frey, through Roweis), in the film's order."""
+    path = next((folder / FACES for folder in folders() if (folder / FACES).is_file()), None)
+    if path is None:
+        searched = " or ".join(str(folder) for folder in folders())
+        raise InputError(f"{FACES} is not in {searched}; set {FOLDER} to a folder that holds it.")
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != FACES_SHA256:
+        raise InputError(f"{path} does not hold the known faces; replace it by a fresh copy.")
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        return arrays["x"]
 
 
 def _found(name: str) -> Path:

@@ -1,5 +1,6 @@
 """Cholesky factors that survive rounding, their inverses, and the Gaussian KL."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -16,6 +17,8 @@ NUM_TRIES = 3
 JITTER = {2: 1e-2, 4: 1e-5, 8: 1e-8}
 
 BLOCK = 32  # rows of the triangular blocks that are inverted row by row
+
+Right = Float[Array, "M P"]
 
 
 class Factor(NamedTuple):
@@ -159,3 +162,32 @@ def safe_sqrt(square: Float[Array, "..."]) -> Float[Array, "..."]:
     """A square root whose derivative at zero is zero instead of infinite."""
     tiny = jnp.finfo(square.dtype).tiny
     return jnp.where(square > tiny, jnp.sqrt(jnp.where(square > tiny, square, 1.0)), 0.0)
+
+
+def conjugate_gradients(
+    apply: Callable[[Right], Right],
+    precondition: Callable[[Right], Right],
+    right: Right,
+    num_steps: int,
+) -> Right:
+    """`num_steps` towards `A⁻¹ b` from zero, each column with a positive definite A of its own.
+
+    Exact after one step if the preconditioner is. A column that has arrived stays where it is.
+    """
+
+    def ratio(above: Float[Array, " P"], below: Float[Array, " P"]) -> Float[Array, "1 P"]:
+        moving = below > jnp.finfo(below.dtype).tiny
+        return jnp.where(moving, above / jnp.where(moving, below, 1.0), 0.0)[None]
+
+    def step(_: Array, carry: tuple[Right, ...]) -> tuple[Right, ...]:
+        x, rest, toward, along = carry
+        square, moved = jnp.sum(rest * toward, axis=0), apply(along)
+        size = ratio(square, jnp.sum(along * moved, axis=0))
+        x, rest = x + size * along, rest - size * moved
+        toward = precondition(rest)
+        along = toward + ratio(jnp.sum(rest * toward, axis=0), square) * along
+        return x, rest, toward, along
+
+    toward = precondition(right)
+    start = jnp.zeros_like(right), right, toward, toward
+    return jax.lax.fori_loop(0, num_steps, step, start)[0]

@@ -37,10 +37,7 @@ def mixture(
 
 @eqx.filter_jit  # by itself: all summaries share this program, and members of the same structure
 def _of_one(key: Key, fitted: Fitted, x: Float[Array, "N D"], num_samples: int) -> Mixture:
-    draw, noise = jr.split(key)
-    inducing = fitted.posterior.inducing(draw, fitted.model, num_samples)
-    eps = fitted.model.noise(noise, num_samples, 1)
-    moments = fitted.model.propagate(x, inducing, eps)
+    moments = fitted.posterior.marginals(key, fitted.model, x, num_samples)
     return Mixture(moments.mean, moments.variance, fitted.model.likelihood)
 
 

@@ -6,6 +6,7 @@ from nashgp.engines.collapsed import Collapsed
 from nashgp.engines.dsvi import DSVI
 from nashgp.engines.game import GameInfo, PaperGame, estimate_elbo
 from nashgp.engines.lanes import Lanes, lane
+from nashgp.engines.latent import CollapsedLatents, NaturalLatents, latent_objective
 from nashgp.engines.natural import NaturalGradient
 from nashgp.engines.objectives import collapsed_objective, data_term, objective
 from nashgp.engines.sghmc import SGHMC, ChainInfo, hold
@@ -18,11 +19,13 @@ __all__ = [
     "Alternating",
     "ChainInfo",
     "Collapsed",
+    "CollapsedLatents",
     "Engine",
     "GameInfo",
     "Info",
     "Lanes",
     "NaturalGradient",
+    "NaturalLatents",
     "PaperGame",
     "Starts",
     "Tempered",
@@ -31,5 +34,6 @@ __all__ = [
     "estimate_elbo",
     "hold",
     "lane",
+    "latent_objective",
     "objective",
 ]

@@ -1,4 +1,4 @@
-"""What all estimators share: settings, `fit`, files, the learned hyperparameters."""
+"""What all estimators share: settings, `fit`, the learned hyperparameters."""
 
 import abc
 import copy
@@ -11,12 +11,10 @@ from inspect import Signature, signature
 from typing import Any, NamedTuple, cast, no_type_check
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import PyTree
-from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
@@ -26,6 +24,7 @@ from nashgp.checkpoints import SECONDS, FileCheckpoint
 from nashgp.engines import Collapsed, Engine
 from nashgp.errors import InputError, UnsettledChainsWarning, UntrustedRatioWarning
 from nashgp.estimators import rows
+from nashgp.estimators.files import SavedEstimator
 from nashgp.estimators.functions import FunctionSample, Part, draw_targets
 from nashgp.estimators.rows import Rows
 from nashgp.likelihoods import AbstractLikelihood, Gaussian
@@ -130,9 +129,10 @@ def with_settings_of(base: type) -> Callable[[Callable[..., None]], Callable[...
     return decorate
 
 
-class DeepGPEstimator(BaseEstimator, abc.ABC):
+class DeepGPEstimator(SavedEstimator, abc.ABC):
     """Settings and life of an estimator; a subclass chooses the likelihood and what to predict."""
 
+    _needed = frozenset({"fitted_", "scaling_", "kept_", "seed_", "one_target_"})
     n_features_in_: int  # set by scikit-learn's validation
     one_target_: bool
 
@@ -231,7 +231,7 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         likelihood.check_targets(t)
         kept, scaling = self._measure(x, t, likelihood, warm)
         keeper = self._keeper(checkpoint, resume, checkpoint_seconds, (x, t, w, previous))
-        seed = keeper.seed if keeper else _seed(self.random_state)
+        seed = keeper.seed if keeper else seed_of(self.random_state)
         x, t = scaling.forward(x[:, kept], t)
         maker, first = self._at_depth(seed, likelihood, x, t, w, previous, keeper)
         plan, power, outcome = first or maker._member(seed, likelihood, x, t, w, previous, keeper)
@@ -327,9 +327,11 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         place = resume if checkpoint is None else checkpoint
         if place is None:
             return None
-        _inside("checkpoint_seconds", seconds, lambda s: s >= 0.0, "0 or more")
+        inside("checkpoint_seconds", seconds, lambda s: s >= 0.0, "0 or more")
         fixed = isinstance(self.random_state, int | np.integer)
-        seed = _seed(self.random_state) if fixed or resume is None else None  # None: the file knows
+        seed = (
+            seed_of(self.random_state) if fixed or resume is None else None
+        )  # None: the file knows
         settings = self._to_file()
         del settings["progress"], settings["random_state"]  # of no effect; told by the seed
         origin: dict[str, str | int | None] = {
@@ -399,13 +401,13 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
         if self.num_restarts != "auto":
             at_least_one("num_restarts", self.num_restarts, otherwise='"auto"')
         if self.power != "auto":
-            _inside("power", self.power, lambda a: 0.0 <= a <= 1.0, 'from 0 to 1 or "auto"')
+            inside("power", self.power, lambda a: 0.0 <= a <= 1.0, 'from 0 to 1 or "auto"')
         if self.learning_rate is not None:
-            _inside("learning_rate", self.learning_rate, lambda r: 0.0 < r < np.inf, "above 0")
+            inside("learning_rate", self.learning_rate, lambda r: 0.0 < r < np.inf, "above 0")
         fraction = self.validation_fraction
-        _inside("validation_fraction", fraction, lambda f: 0.0 <= f < 1.0, "from 0 to below 1")
+        inside("validation_fraction", fraction, lambda f: 0.0 <= f < 1.0, "from 0 to below 1")
         options = self.engine_options or {}
-        _inside("engine_options", options, lambda o: isinstance(o, Mapping), "a dict")
+        inside("engine_options", options, lambda o: isinstance(o, Mapping), "a dict")
 
     def _plan(self, start: Fitted, num_rows: int, *, warm: bool = False) -> "Plan":
         """How to train on so many rows: what the settings leave open."""
@@ -926,67 +928,6 @@ class DeepGPEstimator(BaseEstimator, abc.ABC):
             )
         return "\n".join(lines)
 
-    # ---- files --------------------------------------------------------------------------------
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the estimator to one file, for `nashgp.load`; an older file is replaced at once."""
-        check_is_fitted(self)
-        learned = {name: value for name, value in vars(self).items() if name.endswith("_")}
-        learned["history_"] = dataclasses.asdict(self.history_)
-        content = {"parameters": self._to_file(), "learned": learned}
-        persist.write(path, type(self).__name__, content)
-
-    def _to_file(self) -> dict[str, Any]:
-        """The settings as a file can hold them."""
-        parameters = self.get_params(deep=False)
-        if callable(self.kernel):
-            raise InputError("kernel is a function, which no file can hold; pass a kernel object.")
-        if not isinstance(self.random_state, int | np.integer):
-            parameters["random_state"] = None
-        return parameters
-
-    @classmethod
-    def _from_file(cls, parameters: dict[str, Any]) -> "DeepGPEstimator":
-        """An estimator with such settings."""
-        return cls(**parameters)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """With arrays on the host: JAX would take them back in single precision."""
-        state = dict(cast(Mapping[str, Any], super().__getstate__()))
-        if "fitted_" in state:
-            state["fitted_"] = jax.tree.map(np.asarray, state["fitted_"])
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if "fitted_" in state:
-            with scope(self.dtype):
-                self.fitted_ = jax.tree.map(jnp.asarray, state["fitted_"])
-
-
-def load(path: str | os.PathLike[str], *, classes: Sequence[type] = ()) -> DeepGPEstimator:
-    """The estimator that `save` wrote; nothing in the file is executed.
-
-    `classes` names kernels, likelihoods and other parts of your own that the model is made of.
-    """
-    kinds = {kind.__name__: kind for kind in _subclasses(DeepGPEstimator)}
-    kind, content = persist.read(path, classes=classes)
-    try:
-        estimator = kinds[kind]._from_file(content["parameters"])
-        learned = content["learned"]
-        learned["history_"] = train.History(**learned["history_"])
-        missing = {"fitted_", "scaling_", "kept_", "seed_", "one_target_"} - set(learned)
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{path} holds no estimator of this version; save it again.") from error
-    if missing:
-        raise InputError(f"{path} is damaged; it lacks {', '.join(sorted(missing))}.")
-    vars(estimator).update(learned)
-    return estimator
-
-
-def _subclasses(kind: type[DeepGPEstimator]) -> list[type[DeepGPEstimator]]:
-    return [kind, *(each for child in kind.__subclasses__() for each in _subclasses(child))]
-
 
 def _kernel_name(kernel: kernels.AbstractKernel) -> str:
     """The classes of a kernel's parts."""
@@ -1017,16 +958,16 @@ def at_least_one(name: str, value: object, *, optional: bool = False, otherwise:
         raise InputError(f"{name} must be a whole number of at least 1{also}; got {value!r}.")
 
 
-def _inside(name: str, value: Any, test: Callable[[Any], bool], where: str) -> None:
+def inside(name: str, value: Any, test: Callable[[Any], bool], where: str) -> None:
     try:
-        inside = test(value)
+        is_inside = test(value)
     except TypeError:
-        inside = False
-    if not inside:
+        is_inside = False
+    if not is_inside:
         raise InputError(f"{name} must be {where}; got {value!r}.")
 
 
-def _seed(random_state: Any) -> int:
+def seed_of(random_state: Any) -> int:
     """A seed from whatever scikit-learn takes for one."""
     try:
         return int(check_random_state(random_state).randint(2**31 - 1))

@@ -196,7 +196,7 @@ class DeepGPClassifier(ClassifierMixin, DeepGPEstimator):
         return parameters
 
     @classmethod
-    def _from_file(cls, parameters: dict[str, Any]) -> "DeepGPEstimator":
+    def _from_file(cls, parameters: dict[str, Any]) -> "DeepGPClassifier":
         weight = parameters["class_weight"]
         weight = dict(weight) if isinstance(weight, list) else weight
         return cls(**parameters | {"class_weight": weight})

@@ -33,6 +33,28 @@ def inputs(estimator: BaseEstimator, X: Rows, *, reset: bool) -> Table:
     return table
 
 
+def observations(estimator: BaseEstimator, X: Rows, *, reset: bool) -> Table:
+    """`X` as a float64 table in which NaN is a missing entry; `reset` as in `inputs`."""
+    if hasattr(X, "dtypes") and hasattr(X, "columns"):
+        _refuse_text(X)
+    table = _checked(_validate, "X", estimator, X, reset=reset, **_NUMBERS)
+    if np.any(np.isinf(table)):
+        raise InputError("X holds infinity; use NaN for a missing entry.")
+    return table
+
+
+def latents(X: Rows, width: int) -> Table:
+    """Points of a latent space of `width` dimensions as a finite float64 table."""
+    table = _checked(check_array, "X", X, **_NUMBERS)
+    if table.shape[1] != width:
+        raise InputError(
+            f"X has {table.shape[1]} column(s) and a latent has {width}; pass latents."
+        )
+    if not np.all(np.isfinite(table)):
+        raise InputError("X holds NaN or infinity, and a latent has no missing entries.")
+    return table
+
+
 def targets(y: Rows, num_rows: int, *, allow_missing: bool) -> tuple[Table, bool]:
     """`y` as a float64 table [N, Q], and whether it was a vector; one row for each row of `X`."""
     if y is None:

@@ -15,4 +15,5 @@ EXPERIMENTS = {
     "one-layer": "nashgp.experiments.one_layer",
     "convergence": "nashgp.experiments.convergence",
     "images": "nashgp.experiments.images",
+    "freyface": "nashgp.experiments.freyface",
 }

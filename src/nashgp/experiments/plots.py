@@ -426,3 +426,41 @@ def _dots(axes: Axes, one: Comparison, palette: Mapping[str, str], *, labelled: 
     axes.spines["left"].set_visible(False)
     axes.margins(x=0.12)
     axes.xaxis.set_major_locator(MaxNLocator(4))
+
+
+class Faces(NamedTuple):
+    """A map of images with two latents, and one image of which the lower half was hidden."""
+
+    faces: Int[np.ndarray, "K Q"]
+    embedding: Float[np.ndarray, "N 2"]
+    extent: Float[np.ndarray, "2 2"]
+    log_posterior: Float[np.ndarray, " G"]
+    draws: Float[np.ndarray, "S 2"]
+    truth: Int[np.ndarray, " Q"]
+    completed: Int[np.ndarray, "C Q"]
+
+
+@_styled
+def faces(of: Faces, shape: tuple[int, int] = (28, 20)) -> Figure:
+    """Images over the map, the posterior of a half image with draws of it, the image completed."""
+    figure = Figure(figsize=(WIDE, 3.6), layout="constrained")
+    whole, map_, half = figure.subplots(1, 3, width_ratios=[1.0, 1.2, 1.2])
+    side = round(len(of.faces) ** 0.5)
+    tiles = of.faces.reshape(side, side, *shape)[::-1]  # the second latent grows upwards
+    whole.imshow(np.concatenate(np.concatenate(tiles, axis=1), axis=1), cmap="gray", aspect="equal")
+    whole.set(title="faces over the map", xticks=[], yticks=[])
+
+    low, high = of.extent
+    density = np.exp(of.log_posterior).reshape(round(len(of.log_posterior) ** 0.5), -1)
+    box = (low[0], high[0], low[1], high[1])
+    map_.imshow(density, origin="lower", extent=box, cmap="Blues", aspect="auto")
+    map_.plot(*of.embedding.T, ".", color=MUTED, markersize=1.5, alpha=0.5)
+    map_.plot(*of.draws.T, ".", color=COLOURS[4], markersize=3.0, alpha=0.6)
+    map_.set(title="half a face: posterior, draws", xlabel="latent 1", ylabel="latent 2")
+
+    images = [of.truth, *of.completed]
+    strip = np.concatenate([image.reshape(shape) for image in images], axis=1)
+    half.imshow(strip, cmap="gray")
+    half.axhline(shape[0] / 2 - 0.5, color=COLOURS[4], linewidth=0.8)
+    half.set(title="the face, and two completions", xticks=[], yticks=[])
+    return figure

@@ -26,7 +26,7 @@ from nashgp.errors import InputError
 from nashgp.model import DeepGP
 from nashgp.networks import Network, network
 from nashgp.posteriors.base import AbstractVariational
-from nashgp.posteriors.gaussian import GaussianPosterior
+from nashgp.posteriors.gaussian import GaussianPosterior, times
 from nashgp.priors import GPPrior, Values
 from nashgp.shapes import Key
 from nashgp.transforms import Frozen
@@ -233,32 +233,26 @@ class AnchoredPosterior(AbstractVariational):
 
     def values(self, h: Values) -> Values:
         """`v = μ + R h`."""
-        frame = self.frame.gaussians()
-        return tuple(
-            part.value[None] + jnp.einsum("pmk,skp->smp", part.root, value)
-            for part, value in zip(frame, h, strict=True)
-        )
+        frame = zip(*self.frame.parts(), h, strict=True)
+        return tuple(mean[None] + times(root, value) for mean, root, value in frame)
 
     def coordinates(self, values: Values) -> Values:
         """`h = R⁻¹ (v - μ)`."""
         found = []
-        for part, value in zip(self.frame.gaussians(), values, strict=True):
-            assert part.root is not None
-            apart = jnp.moveaxis(value - part.value[None], 0, 1)  # inducing inputs first
+        for mean, root, value in zip(*self.frame.unshared().parts(), values, strict=True):
+            apart = jnp.moveaxis(value - mean[None], 0, 1)  # inducing inputs first
             each = jax.vmap(lambda r, a: solve_triangular(r, a, lower=True), (0, 2), 2)
-            found.append(jnp.moveaxis(each(part.root, apart), 1, 0))
+            found.append(jnp.moveaxis(each(root, apart), 1, 0))
         return tuple(found)
 
     @property
     def log_det(self) -> Float[Array, ""]:
         """`log |det R|`, over all layers and outputs."""
-        return sum(
-            (
-                jnp.sum(jnp.log(jnp.abs(jnp.diagonal(root, axis1=1, axis2=2))))
-                for root in self.frame.roots
-            ),
-            start=jnp.zeros((), self._dtype),
-        )
+        total = jnp.zeros((), self._dtype)
+        for mean, root in zip(*self.frame.parts(), strict=True):
+            each = jnp.sum(jnp.log(jnp.abs(jnp.diagonal(root, axis1=1, axis2=2))))
+            total = total + each * (mean.shape[1] / len(root))  # several outputs may share one
+        return total
 
     def _kl_given_noise(
         self, model: DeepGP, mixes: tuple[Mix, ...], h: Values, values: Values
@@ -270,10 +264,9 @@ class AnchoredPosterior(AbstractVariational):
             return log_q - self.log_det - log_p
         total = jnp.zeros(len(h[0]), self._dtype) - self.log_det
         centres = self.values(tuple(mix.shift for mix in mixes))
-        for mix, centre, part in zip(mixes, centres, self.frame.gaussians(), strict=True):
-            assert part.root is not None
-            squares = jnp.sum(part.root**2, axis=1).T  # Σ_m R_pmk², one for each column k of R
-            variance = squares[None] * jnp.exp(2.0 * mix.log_scale)
+        for mix, centre, root in zip(mixes, centres, self.frame.parts()[1], strict=True):
+            squares = jnp.sum(root**2, axis=1).T  # Σ_m R_pmk², one for each column k of R
+            variance = jnp.broadcast_to(squares, centre.shape) * jnp.exp(2.0 * mix.log_scale)
             terms = 0.5 * (centre**2 + variance - 1.0) - mix.log_scale
             total = total + jnp.sum(terms, axis=(1, 2))
         return total
@@ -306,7 +299,7 @@ def anchored_posterior(
         d, p, dtype = layer.z.shape[1], mean.shape[1], mean.dtype
         net = network(make, [noise_dim + d, *[width] * depth, 2 * p], dtype=dtype)
         ends = jnp.concatenate([jnp.full(p, first_mix, dtype), jnp.zeros(p, dtype)])
-        mixers.append(_scaled(net, ends))
+        mixers.append(scaled(net, ends))
         looks.append(network(look, [p + d, width, width], dtype=dtype))
         places.append(Frozen(layer.z))
     if player1 not in ("recogniser", "critic"):
@@ -314,7 +307,7 @@ def anchored_posterior(
     is_critic, seen, dtype = player1 == "critic", len(mixers) * width, frame.means[0].dtype
     widths = [seen + noise_dim, width, 1] if is_critic else [seen, width, 2 * noise_dim]
     read = network(jr.fold_in(key, len(mixers)), widths, dtype=dtype)
-    read = _scaled(read, jnp.zeros(widths[-1], dtype))
+    read = scaled(read, jnp.zeros(widths[-1], dtype))
     judge = (Critic if is_critic else Recogniser)(Pool(tuple(looks)), read)
     return AnchoredPosterior(frame, tuple(mixers), judge, tuple(places), noise_dim, num_importance)
 
@@ -367,7 +360,7 @@ def is_anchored(node: object) -> bool:
     return isinstance(node, AnchoredPosterior)
 
 
-def _scaled(net: Network, ends: Float[Array, " O"]) -> Network:
+def scaled(net: Network, ends: Float[Array, " O"]) -> Network:
     """A network whose outputs are multiplied by numbers."""
     last = net.weights[-1] * ends[None], net.biases[-1] * ends
     return eqx.tree_at(lambda n: (n.weights[-1], n.biases[-1]), net, last)

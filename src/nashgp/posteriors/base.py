@@ -5,8 +5,9 @@ import abc
 import equinox as eqx
 import jax
 import jax.random as jr
+from jaxtyping import Array, Float
 
-from nashgp.layers import Inducing
+from nashgp.layers import Inducing, Moments
 from nashgp.model import DeepGP
 from nashgp.priors import Values
 from nashgp.shapes import Key, Scalar
@@ -22,6 +23,14 @@ class AbstractPosterior(eqx.Module):
     def inducing(self, key: Key, model: DeepGP, num: int) -> tuple[Inducing, ...]:
         """What `DeepGP.propagate` needs: draws, or Gaussians where those are cheaper."""
         return tuple(Inducing(value) for value in self.sample(key, model, num))
+
+    def marginals(self, key: Key, model: DeepGP, x: Float[Array, "N D"], num: int) -> Moments:
+        """Marginal law of the last layer at some inputs, for each of `num` draws.
+
+        The hidden noise of a draw is shared by all rows, so no row depends on its neighbours.
+        """
+        draw, noise = jr.split(key)
+        return model.propagate(x, self.inducing(draw, model, num), model.noise(noise, num, 1))
 
 
 class AbstractVariational(AbstractPosterior):

@@ -28,12 +28,12 @@ class GaussianPosterior(AbstractVariational):
     roots: tuple[Float[Array, "_R _M _M"], ...]
 
     def gaussians(self) -> tuple[Inducing, ...]:
-        return tuple(map(Inducing, *self._parts()))
+        return tuple(map(Inducing, *self.parts()))
 
     def sample_and_kl(self, key: Key, model: DeepGP, num: int) -> tuple[Values, Scalar]:
         """Draws `μ + R ε`; the KL is exact against the GP prior, else unbiased from the draws."""
         keys = jr.split(key, len(self.means))
-        values = tuple(_draw(k, m, r, num) for k, m, r in zip(keys, *self._parts(), strict=True))
+        values = tuple(_draw(k, m, r, num) for k, m, r in zip(keys, *self.parts(), strict=True))
         return values, self.kl(model, values)
 
     def inducing(self, key: Key, model: DeepGP, num: int) -> tuple[Inducing, ...]:
@@ -51,13 +51,13 @@ class GaussianPosterior(AbstractVariational):
         """`KL(q ‖ p)`, exact for the GP prior, else the mean of `log q - log p` over draws."""
         if type(model.prior) is GPPrior:
             zero = jnp.zeros((), dtype=model.layers[0].z.dtype)
-            return sum(map(gaussian_kl, *self._parts()), start=zero)
+            return sum(map(gaussian_kl, *self.parts()), start=zero)
         log_p = jax.vmap(lambda v: model.prior.log_density(model.layers, v))(values)
         return jnp.mean(jax.vmap(self.log_density)(values) - log_p)
 
     def log_density(self, values: Values) -> Scalar:
         """`log q(v)` of one joint draw."""
-        return jnp.sum(jnp.stack(list(map(_log_density, values, *self._parts()))))
+        return jnp.sum(jnp.stack(list(map(_log_density, values, *self.parts()))))
 
     def unshared(self) -> "GaussianPosterior":
         """The same with a root for each output."""
@@ -65,15 +65,20 @@ class GaussianPosterior(AbstractVariational):
         roots = (jnp.broadcast_to(root, (mean.shape[1], *root.shape[1:])) for mean, root in pairs)
         return GaussianPosterior(self.means, tuple(roots))
 
-    def _parts(self) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    def parts(self) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        """Means and lower triangular roots of all layers."""
         return self.means, tuple(map(jnp.tril, self.roots))
 
 
 def _draw(key: Key, mean: Mean, root: Root, num: int) -> Float[Array, "S M P"]:
-    eps = jr.normal(key, (num, *mean.shape), mean.dtype)
-    if len(root) < mean.shape[1]:
-        return mean[None] + jnp.einsum("mk,skp->smp", root[0], eps)
-    return mean[None] + jnp.einsum("pmk,skp->smp", root, eps)
+    return mean[None] + times(root, jr.normal(key, (num, *mean.shape), mean.dtype))
+
+
+def times(root: Root, eps: Float[Array, "S M P"]) -> Float[Array, "S M P"]:
+    """`R_p ε_p` of every output."""
+    if len(root) < eps.shape[2]:
+        return jnp.einsum("mk,skp->smp", root[0], eps)
+    return jnp.einsum("pmk,skp->smp", root, eps)
 
 
 def _log_density(value: Mean, mean: Mean, root: Root) -> Scalar:

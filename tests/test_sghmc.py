@@ -366,14 +366,30 @@ def test_chains_apart_and_drifts_are_seen():
 def test_diagnostics_agree_with_arviz():
     arviz = pytest.importorskip("arviz", reason="ArviZ is not installed")
     draws = autoregressive(0.6, num_draws=300)
-    tree = arviz.from_dict({"posterior": {"a": draws}})
-    theirs = arviz.rhat(tree, method="split"), arviz.ess(tree, method="mean")
-    theirs = [float(np.asarray(one["a"])) for one in theirs]
+    theirs = [float(arviz.rhat(draws, method="split")), float(arviz.ess(draws, method="mean"))]
     np.testing.assert_allclose([split_rhat(draws), effective_draws(draws)], theirs, rtol=0.05)
 
 
-def test_any_posterior_goes_to_arviz(monkeypatch):
-    seen = types.SimpleNamespace(from_dict=lambda groups: groups)
+def test_arviz_holds_the_draws_of_every_chain():
+    arviz = pytest.importorskip("arviz", reason="ArviZ is not installed")
+    drawn = DrawnPosterior((jr.normal(jr.key(0), (40, 2, 1)),), jnp.arange(40.0), 2)
+    held = chains.to_arviz(jr.key(0), Fitted(one_layer([[-0.5], [0.5]]).model, drawn))
+    found = np.asarray(held["posterior"]["layer_1"])
+    np.testing.assert_array_equal(found, drawn.by_chain(drawn.values[0]))
+    theirs = np.asarray(arviz.rhat(held, method="split")["layer_1"])[:, 0]
+    ours = [split_rhat(found[:, :, place, 0]) for place in range(2)]
+    np.testing.assert_allclose(ours, theirs, rtol=0.05)
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_any_posterior_goes_to_arviz(by_name, monkeypatch):
+    """Both versions of its interface: groups by keyword, or as one dictionary."""
+
+    def old(posterior=None, sample_stats=None):
+        stats = {} if sample_stats is None else {"sample_stats": sample_stats}
+        return {"posterior": posterior, **stats}
+
+    seen = types.SimpleNamespace(from_dict=old if by_name else lambda groups: groups)
     monkeypatch.setitem(sys.modules, "arviz", seen)
     fitted = one_layer([[-0.5], [0.5]])
     groups = chains.to_arviz(jr.key(0), fitted, 7)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import inspect
 from typing import Any
 
 import equinox as eqx
@@ -79,7 +80,7 @@ def _functions(model: DeepGP, values: Values, x: Float[Array, "N D"]) -> Float[A
 
 @scoped
 def to_arviz(key: Key, fitted: Fitted, num: int = 1_000) -> Any:
-    """Draws of the whitened inducing values of a fitted model as an ArviZ data tree.
+    """Draws of the whitened inducing values of a fitted model, as ArviZ holds them.
 
     Variables are `layer_1`, `layer_2` and so on. A sampler's draws come by chain, with their log
     density as `lp`; of any other posterior come `num` draws as one chain.
@@ -97,4 +98,6 @@ def to_arviz(key: Key, fitted: Fitted, num: int = 1_000) -> Any:
         values = tuple(value[None] for value in posterior.sample(key, fitted.model, num))
     names = (f"layer_{number}" for number in range(1, len(values) + 1))
     draws = dict(zip(names, map(np.asarray, values), strict=True))
-    return arviz.from_dict({"posterior": draws, **groups})
+    groups["posterior"] = draws
+    by_name = "posterior" in inspect.signature(arviz.from_dict).parameters  # before ArviZ 1.0
+    return arviz.from_dict(**groups) if by_name else arviz.from_dict(groups)

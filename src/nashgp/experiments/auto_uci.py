@@ -2,7 +2,8 @@
 
     nashgp run auto-uci --sets boston concrete energy wine-red --splits 0 1 2 3 4 5 6 7 8 9
 
-Nothing is set but the seed. What the estimator chose is saved with the scores.
+Nothing is set but the seed and the engine, by default that of the estimator. What the estimator
+chose is saved with the scores.
 """
 
 import dataclasses
@@ -16,6 +17,7 @@ from nashgp.experiments import cells
 class Cell(cells.Cell):
     """One fit; `num_steps` 0 stands for the estimator's own choice."""
 
+    engine: str = "ipvi"
     num_steps: int = 0
     seed: int = 0
 
@@ -26,7 +28,10 @@ class Cell(cells.Cell):
 
         x, y, x_test, y_test = datasets.load(self.set).split(self.split)
         model = DeepGPRegressor(
-            random_state=self.seed, num_steps=self.num_steps or None, num_mixture=cells.SAMPLES
+            engine=self.engine,
+            random_state=self.seed,
+            num_steps=self.num_steps or None,
+            num_mixture=cells.SAMPLES,
         )
         began = time.perf_counter()
         model.fit(x, y)
@@ -47,7 +52,13 @@ class Cell(cells.Cell):
 STUDY = cells.Study(
     "auto_uci",
     Cell,
-    full={"sets": ["boston", "concrete", "energy", "wine-red"], "splits": list(range(10))},
-    quick={"sets": ["boston"], "splits": [0], "jobs": 1, "num_steps": 20},
+    full={
+        "sets": ["boston", "concrete", "energy", "wine-red"],
+        "engines": ["ipvi"],
+        "splits": list(range(10)),
+    },
+    quick={"sets": ["boston"], "engines": ["ipvi"], "splits": [0], "jobs": 1, "num_steps": 20},
+    axes=("set", "engine", "split"),
+    label=lambda cell: f"{cell.set} {cell.engine}",
 )
 add_arguments, main = STUDY.add_arguments, STUDY.main

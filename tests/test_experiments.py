@@ -24,6 +24,7 @@ from nashgp.experiments import (
     EXPERIMENTS,
     anchored_uci,
     auto_uci,
+    calibration,
     cells,
     chains,
     convergence,
@@ -160,6 +161,7 @@ def test_the_commit_is_that_of_the_source():
         power_uci,
         anchored_uci,
         auto_uci,
+        calibration,
         convergence,
         game_uci,
         images,
@@ -421,3 +423,13 @@ def test_images_are_learned_and_scored(monkeypatch, tmp_path):
     with pytest.raises(InputError, match="There are no images"):
         monkeypatch.undo()
         images.Cell("boston", 0).check()
+
+
+def test_calibration_tells_a_posterior_that_is_too_narrow():
+    """Untrained, it is the prior or half as wide: uniform ranks, or ranks at the ends."""
+    settings = dict(kind="gaussian", rate=0.0, num_steps=1)
+    right = calibration.Cell("two-layer", 0, scale=1.0, **settings).run()
+    wrong = calibration.Cell("two-layer", 0, scale=0.5, **settings).run()
+    assert right["p_value"] > 0.01 and 0.9 < right["rank_spread"] < 1.1
+    assert wrong["p_value"] < 1e-4 and wrong["rank_spread"] > 1.25
+    assert np.shape(right["ranks"]) == (300, 3)

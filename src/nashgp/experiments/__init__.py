@@ -10,6 +10,7 @@ EXPERIMENTS = {
     "sghmc-uci": "nashgp.experiments.sghmc_uci",
     "synthetic": "nashgp.experiments.synthetic",
     "modes": "nashgp.experiments.modes",
+    "calibration": "nashgp.experiments.calibration",
     "player1": "nashgp.experiments.player1",
     "tying": "nashgp.experiments.tying",
     "one-layer": "nashgp.experiments.one_layer",

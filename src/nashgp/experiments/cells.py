@@ -194,6 +194,8 @@ COLUMNS = {  # heading -> key of a score
     "JSD": "jsd",
     "share": "share",
     "modes": "modes",
+    "p-value": "p_value",
+    "spread": "rank_spread",
     "parameters": "parameters",
     "MLL mm": "mll_moment_matched",
     "train MLL": "train_mll",

@@ -137,6 +137,24 @@ def adam(
     )
 
 
+class Climbs:
+    """Engines whose parameters climb by Adam, networks and model at rates of their own if given."""
+
+    learning_rate: float
+    decay_steps: int | None
+    network_rate: float | None
+    model_rate: float | None
+
+    @property
+    def _adam(self) -> optax.GradientTransformation:
+        return adam(
+            self.learning_rate,
+            self.decay_steps,
+            network_rate=self.network_rate,
+            model_rate=self.model_rate,
+        )
+
+
 def _kinds(params: PyTree) -> PyTree[str]:
     """Which rate each part of a pytree climbs at."""
 

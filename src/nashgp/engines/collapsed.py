@@ -11,7 +11,7 @@ import optax
 from jaxtyping import PyTree
 
 from nashgp.batch import Batch, Data
-from nashgp.engines.base import Info, adam, ascend, number
+from nashgp.engines.base import Climbs, Info, ascend, number
 from nashgp.engines.objectives import collapsed_objective, draw_hidden, respond
 from nashgp.errors import InputError
 from nashgp.layers import Inducing
@@ -45,7 +45,7 @@ class State(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Collapsed:
+class Collapsed(Climbs):
     """Maximise the collapsed objective over hidden posterior, inducing inputs and hyperparameters.
 
     The last layer has no variational parameters: each draw of the layers below brings the exact
@@ -79,15 +79,6 @@ class Collapsed:
         value, gradient = eqx.filter_value_and_grad(payoff)(state.params)
         params, opt_state = ascend(self._adam, state.opt_state, state.params, gradient)
         return state._replace(params=params, opt_state=opt_state), Info(value)
-
-    @property
-    def _adam(self) -> optax.GradientTransformation:
-        return adam(
-            self.learning_rate,
-            self.decay_steps,
-            network_rate=self.network_rate,
-            model_rate=self.model_rate,
-        )
 
     def result(self, key: Key, state: State, data: Data, num: int) -> Fitted:
         """`num` joint draws, each with the Gaussian of the last layer that belongs to it.

@@ -8,7 +8,7 @@ import optax
 from jaxtyping import PyTree
 
 from nashgp.batch import Batch, Data
-from nashgp.engines.base import Info, adam, ascend, number
+from nashgp.engines.base import Climbs, Info, ascend, number
 from nashgp.engines.objectives import objective
 from nashgp.errors import InputError
 from nashgp.posteriors import AbstractVariational, Fitted
@@ -25,7 +25,7 @@ class State(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class DSVI:
+class DSVI(Climbs):
     """Maximise the objective over posterior, inducing inputs and hyperparameters together.
 
     Salimbeni and Deisenroth, "Doubly stochastic variational inference for deep Gaussian
@@ -63,15 +63,6 @@ class DSVI:
         value, gradient = eqx.filter_value_and_grad(payoff)(state.params)
         params, opt_state = ascend(self._adam, state.opt_state, state.params, gradient)
         return State(params, state.frozen, opt_state), Info(value)
-
-    @property
-    def _adam(self) -> optax.GradientTransformation:
-        return adam(
-            self.learning_rate,
-            self.decay_steps,
-            network_rate=self.network_rate,
-            model_rate=self.model_rate,
-        )
 
     def result(self, key: Key, state: State, data: Data, num: int) -> Fitted:
         del key, data, num

@@ -15,7 +15,7 @@ import optax
 from jaxtyping import Array, Float, PyTree
 
 from nashgp.batch import Batch, Data
-from nashgp.engines.base import Info, adam, ascend, number
+from nashgp.engines.base import Climbs, Info, ascend, number
 from nashgp.engines.collapsed import check_collapsible
 from nashgp.engines.objectives import data_term
 from nashgp.engines.responses import Evidence, add_prior
@@ -218,7 +218,7 @@ class State(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class CollapsedLatents:
+class CollapsedLatents(Climbs):
     """Maximise the objective over latents, hidden layers, inducing inputs and hyperparameters.
 
     One layer at power 0 is the Bayesian GPLVM of Titsias and Lawrence (2010), its expectations
@@ -256,15 +256,6 @@ class CollapsedLatents:
         value, gradient = eqx.filter_value_and_grad(payoff)(state.params)
         params, opt_state = ascend(self._adam, state.opt_state, state.params, gradient)
         return state._replace(params=params, opt_state=opt_state), Info(value)
-
-    @property
-    def _adam(self) -> optax.GradientTransformation:
-        return adam(
-            self.learning_rate,
-            self.decay_steps,
-            network_rate=self.network_rate,
-            model_rate=self.model_rate,
-        )
 
     def result(self, key: Key, state: State, data: Data, num: int) -> Fitted:
         """`num` joint draws below the last layer, each with the Gaussians that belong to it."""
@@ -305,7 +296,7 @@ class MovingState(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class NaturalLatents:
+class NaturalLatents(Climbs):
     """Move q(v_L) along its natural gradient, then climb with everything else: mini-batches.
 
         P_g ← P_g + ρ (I + Aᵀ diag(w̄_g / D) A - P_g)        v_p ← v_p + ρ P_g⁻¹ ∂/∂v_p
@@ -364,15 +355,6 @@ class NaturalLatents:
         precision = old.precision + rate * (add_prior(rows.precision) - old.precision)
         root = jax.vmap(inverse_root)(precision)
         return Last(old.value + rate * solve(columns, root, rows.slope - old.value), precision)
-
-    @property
-    def _adam(self) -> optax.GradientTransformation:
-        return adam(
-            self.learning_rate,
-            self.decay_steps,
-            network_rate=self.network_rate,
-            model_rate=self.model_rate,
-        )
 
     def result(self, key: Key, state: MovingState, data: Data, num: int) -> Fitted:
         """`num` draws of the hidden layers, all with the same Gaussians of the last one."""

@@ -12,7 +12,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, PyTree
 
 from nashgp.batch import Batch, Data
-from nashgp.engines.base import Info, adam, ascend, number
+from nashgp.engines.base import Climbs, Info, ascend, number
 from nashgp.engines.collapsed import below_last
 from nashgp.engines.objectives import data_term
 from nashgp.engines.responses import Evidence, add_prior, evidence, solve
@@ -50,7 +50,7 @@ class State(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class NaturalGradient:
+class NaturalGradient(Climbs):
     """Move q(v_L) along its natural gradient, then climb with everything else.
 
         P ← P + ρ (P* - P)        μ ← μ + ρ P⁻¹ ∂/∂μ        (with the new P)
@@ -123,15 +123,6 @@ class NaturalGradient:
             precision = old.precision + rate * toward + 0.5 * half @ jnp.swapaxes(half, 1, 2)
         root = jax.vmap(inverse_root)(precision)
         return Last(old.value + rate * solve(root, rows.slope - old.value), precision)
-
-    @property
-    def _adam(self) -> optax.GradientTransformation:
-        return adam(
-            self.learning_rate,
-            self.decay_steps,
-            network_rate=self.network_rate,
-            model_rate=self.model_rate,
-        )
 
     def result(self, key: Key, state: State, data: Data, num: int) -> Fitted:
         del key, data, num

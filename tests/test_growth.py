@@ -132,6 +132,7 @@ def test_rows_held_out_choose_the_depth(gains, depth, monkeypatch):
     monkeypatch.setattr(growth, "scores", scores)
     x = random.normal(size=(210, 1))
     settings = dict(num_steps=4, num_inducing=5, num_mixture=4, power=0.5, random_state=0)
+    settings["num_restarts"] = 1
     model = DeepGPRegressor(num_layers="auto", **settings).fit(x, x[:, 0])
     assert seen == [(2, 42, 4), (1, 42, 4), (3, 42, 4)]
     assert model.num_layers_ == depth and model.num_layers == "auto"

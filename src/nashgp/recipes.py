@@ -45,7 +45,7 @@ from nashgp.posteriors import (
     anchored_posterior,
     gaussian_posterior,
 )
-from nashgp.posteriors.anchored import find_anchored
+from nashgp.posteriors.anchored import FIRST_MIX, find_anchored
 from nashgp.precision import dtype_of, scope
 from nashgp.transforms import cast
 
@@ -264,15 +264,20 @@ def anchor(fitted: Fitted, *, whole: bool, seed: int = 0, **settings: Any) -> Fi
     already, it begins anew. `settings` are those of `anchored_posterior`; with `first_mix=0` the
     generator is at rest, and the posterior still the Gaussian.
     """
-    key, model, old = jr.key(seed), fitted.model, find_anchored(fitted.posterior)
+    model, old = fitted.model, find_anchored(fitted.posterior)
     with scope(model.layers[0].z.dtype):
-        if old is not None:
-            new = anchored_posterior(key, old.frame, model, **settings)
-            return eqx.tree_at(lambda f: find_anchored(f.posterior), fitted, new)
-        frame = fitted.posterior if whole else below_last(fitted)
+        # An input of the program, so that other values share it.
+        settings["first_mix"] = jnp.asarray(settings.get("first_mix", FIRST_MIX), float)
+        frame = old.frame if old else fitted.posterior if whole else below_last(fitted)
         assert isinstance(frame, GaussianPosterior)
-        posterior = anchored_posterior(key, frame.unshared(), model, **settings)
+        posterior = _anchored(jr.key(seed), frame.unshared(), model, **settings)
+        if old is not None:
+            return eqx.tree_at(lambda f: find_anchored(f.posterior), fitted, posterior)
         return Fitted(model, posterior) if whole else above_hidden(model, posterior)
+
+
+# In one program: networks of many shapes would each compile random numbers of their own.
+_anchored = eqx.filter_jit(anchored_posterior)
 
 
 def is_anchored(fitted: Fitted) -> bool:

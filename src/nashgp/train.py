@@ -260,9 +260,12 @@ def _held_out(key: Key, fitted: Fitted, validation: Validation) -> float:
 
 
 def _is_finite(*trees: PyTree) -> bool:
-    """Whether every number is finite: an objective tells only of the step before it."""
+    """Whether every number is finite: an objective tells only of the step before it.
+
+    On the host, where arrays of many shapes compile nothing.
+    """
     floats = [leaf for leaf in jax.tree.leaves(trees) if eqx.is_inexact_array(leaf)]
-    return all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in floats)
+    return all(bool(np.all(np.isfinite(np.asarray(leaf)))) for leaf in floats)
 
 
 class _Failure(NamedTuple):

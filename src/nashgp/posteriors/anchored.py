@@ -28,7 +28,7 @@ from nashgp.networks import Network, network
 from nashgp.posteriors.base import AbstractVariational
 from nashgp.posteriors.gaussian import GaussianPosterior, times
 from nashgp.priors import GPPrior, Values
-from nashgp.shapes import Key
+from nashgp.shapes import Key, Number
 from nashgp.transforms import Frozen
 
 NOISE_DIM, WIDTH, NUM_IMPORTANCE = 8, 32, 10
@@ -285,7 +285,7 @@ def anchored_posterior(
     width: int = WIDTH,
     depth: int = 1,
     num_importance: int = NUM_IMPORTANCE,
-    first_mix: float = FIRST_MIX,
+    first_mix: Number = FIRST_MIX,
     player1: str = "recogniser",
 ) -> AnchoredPosterior:
     """Both players where the game begins: all but the Gaussian `frame`, and no information.

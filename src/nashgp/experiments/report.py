@@ -327,10 +327,10 @@ def _training(results: Results) -> Named:
             "training",
             Picture(
                 "Training, first split",
-                "What the engine maximises, per training row of standardised targets: for dsvi the "
-                "objective at the power it has chosen, a lower bound on the log evidence at power "
-                "0; for ipvi an estimate that its discriminator vouches for. Faint: every step; "
-                "strong: running medians. The first tenth may lie below the picture.",
+                "What the engine maximises, per training row of standardised targets: for ipvi and "
+                "dsvi the objective at the power that was chosen, a lower bound on the log evidence "
+                "at power 0; for sghmc the log density of its state. Faint: every step; strong: "
+                "running medians. The first tenth may lie below the picture.",
                 *_both(plots.training, sets, palette),
             ),
         )

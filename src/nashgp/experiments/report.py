@@ -328,8 +328,8 @@ def _training(results: Results) -> Named:
             Picture(
                 "Training, first split",
                 "What the engine maximises, per training row of standardised targets: for ipvi and "
-                "dsvi the objective at the power that was chosen, a lower bound on the evidence's "
-                "logarithm at power 0; for sghmc the log density of its state. Faint: every step; strong: "
+                "dsvi the objective at the power that was chosen, at power 0 a lower bound on the "
+                "log evidence; for sghmc the log density of its state. Faint: every step; strong: "
                 "running medians. The first tenth may lie below the picture.",
                 *_both(plots.training, sets, palette),
             ),

@@ -138,7 +138,8 @@ def test_one_layer_has_the_mean_and_covariance_of_the_closed_form():
 
 
 def test_plain_sampler_agrees_with_blackjax():
-    blackjax = pytest.importorskip("blackjax", reason="BlackJAX is not installed")
+    import blackjax
+
     fitted, data, _, precision = point()
     step, friction, num = 0.005 / precision, 0.3, 400
 
@@ -364,14 +365,16 @@ def test_chains_apart_and_drifts_are_seen():
 
 
 def test_diagnostics_agree_with_arviz():
-    arviz = pytest.importorskip("arviz", reason="ArviZ is not installed")
+    import arviz
+
     draws = autoregressive(0.6, num_draws=300)
     theirs = [float(arviz.rhat(draws, method="split")), float(arviz.ess(draws, method="mean"))]
     np.testing.assert_allclose([split_rhat(draws), effective_draws(draws)], theirs, rtol=0.05)
 
 
 def test_arviz_holds_the_draws_of_every_chain():
-    arviz = pytest.importorskip("arviz", reason="ArviZ is not installed")
+    import arviz
+
     drawn = DrawnPosterior((jr.normal(jr.key(0), (40, 2, 1)),), jnp.arange(40.0), 2)
     held = chains.to_arviz(jr.key(0), Fitted(one_layer([[-0.5], [0.5]]).model, drawn))
     found = np.asarray(held["posterior"]["layer_1"])

@@ -3,7 +3,6 @@
 import inspect
 import pickle
 
-import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,6 +16,8 @@ from nashgp import DeepGPClassifier, DeepGPRegressor, load
 from nashgp.errors import InputError
 from nashgp.estimators import classifier
 from nashgp.likelihoods import Bernoulli, Gaussian, RobustMax, Softmax
+
+pytestmark = pytest.mark.lenient
 
 # Compiling is most of the time: 57 to 64 rows of two columns are one program for each number of
 # classes.
@@ -39,13 +40,6 @@ def ring(num=60, seed=0):
 
 X, Y = ring()
 NAMES = np.array(["red", "green", "blue"])
-
-
-@pytest.fixture(autouse=True)
-def strict():
-    """Users do not run under strict promotion, and scikit-learn neither."""
-    with jax.numpy_rank_promotion("raise"):
-        yield
 
 
 @pytest.fixture(scope="module")

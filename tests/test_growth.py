@@ -15,6 +15,7 @@ from nashgp import DeepGPRegressor, growth, load, recipes, train
 from nashgp.batch import make_data
 from nashgp.engines import Collapsed, Lanes, collapsed_objective, lane
 from nashgp.engines.collapsed import below_last
+from nashgp.estimators.base import Task
 from nashgp.posteriors import Ensemble, members_of
 from tests.cases import rows, tiny_data, tiny_fitted
 
@@ -40,6 +41,24 @@ def test_lanes_are_fits_of_their_own(x64):
             eqx.filter(mine, eqx.is_array),
             eqx.filter(single.fitted, eqx.is_array),
         )
+
+
+def test_programs_compiled_ahead_are_those_that_run():
+    """A shallow model and a deep one are two programs, each compiled once."""
+    x, compiled = rows(20, 2), []
+
+    def seen(event, _, fun_name="", **others):
+        if event.endswith("backend_compile_duration"):
+            compiled.append(fun_name)
+
+    jax.monitoring.register_event_duration_secs_listener(seen)
+    try:
+        options = {"engine": "dsvi", "num_restarts": 1, "num_inducing": 5, "num_mixture": 3}
+        DeepGPRegressor(num_steps=12, random_state=0, **options).fit(x, x[:, 0])
+    finally:
+        jax.monitoring.unregister_event_duration_listener(seen)
+    assert compiled.count("jit(_advance)") == 2
+    assert compiled.count("jit(_result)") == 2
 
 
 def test_rows_that_judge_are_never_learned_from(x64):
@@ -113,7 +132,7 @@ def test_the_regressor_judges_powers_when_rows_are_enough():
     assert model.power_ in growth.POWERS and model.num_steps_ == 200
     assert len(model.fitted_.model.layers) == 2 and model.score(x, y) > 0.95
     few = x[:50]
-    start = model._start(few, few, model._start_likelihood(few), 0)
+    start = model._start(0, Task(few, few, np.ones(50), model._start_likelihood(few)))
     plan = model._plan(start, 50)
     assert plan.power == 0.5 and not plan.judge and model._plan(start, 210).judge
 
@@ -132,7 +151,7 @@ def test_rows_held_out_choose_the_depth(gains, depth, monkeypatch):
     monkeypatch.setattr(growth, "scores", scores)
     x = random.normal(size=(210, 1))
     settings = dict(num_steps=4, num_inducing=5, num_mixture=4, power=0.5, random_state=0)
-    settings["num_restarts"] = 1
+    settings |= dict(num_restarts=1, engine="dsvi", last_layer="gradient", kernel="rbf")
     model = DeepGPRegressor(num_layers="auto", **settings).fit(x, x[:, 0])
     assert seen == [(2, 42, 4), (1, 42, 4), (3, 42, 4)]
     assert model.num_layers_ == depth and model.num_layers == "auto"
@@ -199,6 +218,7 @@ def test_the_number_of_restarts_follows_the_model():
     for num, layers in ((300, 2), (40, 2), (300, 1)):
         model = DeepGPRegressor(num_layers=layers, num_inducing=5)
         x = np.random.default_rng(0).normal(size=(num, 2))
-        start = model._start(x, x[:, :1], model._start_likelihood(x[:, :1]), 0)
+        likelihood = model._start_likelihood(x[:, :1])
+        start = model._start(0, Task(x, x[:, :1], np.ones(len(x)), likelihood))
         plans[num, layers] = model._plan(start, num).num_restarts
     assert plans == {(300, 2): 2, (40, 2): 2, (300, 1): 1}

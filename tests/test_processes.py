@@ -23,11 +23,12 @@ def python(code: str, *arguments: object) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_a_saved_model_predicts_the_same_bits_elsewhere(dtype, tmp_path):
+@pytest.mark.parametrize(("dtype", "engine"), [("float64", "ipvi"), ("float32", "dsvi")])
+def test_a_saved_model_predicts_the_same_bits_elsewhere(dtype, engine, tmp_path):
     random = np.random.default_rng(0)
     x = random.normal(size=(30, 2))
     settings = dict(num_steps=5, num_inducing=6, num_mixture=8, random_state=0, dtype=dtype)
+    settings["engine"] = engine
     model = DeepGPRegressor(**settings).fit(x, np.sin(x[:, 0]))
     model.save(tmp_path / "model.nashgp")
     np.save(tmp_path / "x.npy", x)
@@ -96,7 +97,8 @@ before = dict(jax.config.values)
 import nashgp, nashgp.estimators
 assert nashgp.DeepGPRegressor and nashgp.load and "DeepGPRegressor" in dir(nashgp)
 assert dict(jax.config.values) == before
-nashgp.DeepGPRegressor(num_steps=1, num_inducing=3, num_mixture=2).fit([[0.0], [1.0]], [0.0, 1.0])
+model = nashgp.DeepGPRegressor(num_layers=1, num_steps=1, num_inducing=3, num_mixture=2)
+model.fit([[0.0], [1.0]], [0.0, 1.0])
 assert dict(jax.config.values) == before and jax.numpy.ones(1).dtype == "float32"
 """
     python(code)
@@ -108,7 +110,9 @@ import numpy as np
 from nashgp import DeepGPRegressor
 few, many, inducing, mixture = map(int, sys.argv[1:])
 x = np.random.default_rng(0).normal(size=(400, 4))
-model = DeepGPRegressor(num_steps=2, num_inducing=inducing, num_mixture=mixture, random_state=0)
+model = DeepGPRegressor(
+    engine="dsvi", num_steps=2, num_inducing=inducing, num_mixture=mixture, random_state=0
+)
 model.fit(x, x[:, 0])
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -5,9 +5,11 @@ Of a sampler: hyperparameters judged on held-out rows, then draws.
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -25,6 +27,11 @@ HELD_OUT = 0.2  # share of the training rows that judge the powers
 LOOKS = (0.1, 0.2, 0.4, 0.7, 1.0)  # at rows held out, as shares of a burn-in
 TRIED = 0.5  # of a burn-in to draw for each look: fewer draws make late hyperparameters look bad
 
+Begin = Callable[[Fitted], Fitted]
+"""Where a stage begins, given what the one before has found."""
+
+_compiled: set[Hashable] = set()
+
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
@@ -34,8 +41,41 @@ class Stage:
     num_steps: int
     options: dict[str, Any]
 
+    @property
+    def batch_size(self) -> int | None:
+        return self.options.get("batch_size")
+
+    @property
+    def num_kept(self) -> int:
+        return self.options["num_kept"]
+
     def run(self, key: Key, start: Fitted, data: Data) -> train.Outcome:
         return train.run(key, self.engine, start, data, num_steps=self.num_steps, **self.options)
+
+
+def compile_ahead(
+    stages: Sequence[Stage], start: Fitted, begins: Sequence[Begin], data: Data
+) -> None:
+    """Have the programs of stages ready that begin with what was made of each other's results.
+
+    Here nothing is trained: `start` and what becomes of it count for their shapes alone. What this
+    process has once compiled is not looked at again.
+    """
+    if not stages:
+        return
+    leaves, structure = jax.tree.flatten((start, data))
+    programs = (structure, *((leaf.shape, leaf.dtype) for leaf in leaves))
+    programs += tuple((stage.engine, stage.batch_size, stage.num_kept) for stage in stages)
+    if programs in _compiled:
+        return
+    starts = list(itertools.accumulate(begins, lambda at, begin: begin(at), initial=start))
+    with ThreadPoolExecutor(1) as beside:
+        last = stages[-1]
+        ended = beside.submit(train.compile_result, last.engine, starts[-1], data, last.num_kept)
+        for stage, begun in zip(stages, starts[-len(stages) :], strict=True):
+            train.compile_steps(stage.engine, begun, data, stage.batch_size)
+        ended.result()
+    _compiled.add(programs)
 
 
 def go_on(

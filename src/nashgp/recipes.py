@@ -4,6 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
+from typing import cast as cast_type
 
 import equinox as eqx
 import jax
@@ -276,8 +277,11 @@ def anchor(fitted: Fitted, *, whole: bool, seed: int = 0, **settings: Any) -> Fi
         return Fitted(model, posterior) if whole else above_hidden(model, posterior)
 
 
-# In one program: networks of many shapes would each compile random numbers of their own.
-_anchored = eqx.filter_jit(anchored_posterior)
+# In one program, and not a fast one, since it runs once: random numbers of many shapes take the
+# compiler long.
+_anchored = cast_type(Any, eqx.filter_jit)(
+    anchored_posterior, compiler_options={"xla_backend_optimization_level": 0}
+)
 
 
 def is_anchored(fitted: Fitted) -> bool:

@@ -5,7 +5,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Iterator
-from typing import NamedTuple, NoReturn, Protocol, runtime_checkable
+from typing import Any, NamedTuple, NoReturn, Protocol, cast, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -29,6 +29,7 @@ from nashgp.shapes import Key
 
 logger = logging.getLogger("nashgp")
 
+CHUNK = 100  # steps between two looks at held-out rows
 NUM_ROLLBACKS, SLOWER = 3, 0.3  # a step that fails is tried again from the last good state
 
 
@@ -166,6 +167,33 @@ def _result(engine: Engine, key: Key, state: State, data: Data, num: int) -> Fit
 
 
 @scoped
+def compile_steps(engine: Engine, fitted: Fitted, data: Data, batch_size: int | None) -> None:
+    """Have the program ready that `run` spends its steps in; takes none."""
+    key, none = jr.key(0), jnp.asarray(0)
+    state = _blank(engine, key, fitted)
+    cast(Any, _advance).lower(engine, key, state, data, (none, none), batch_size, CHUNK).compile()
+
+
+@scoped
+def compile_result(engine: Engine, fitted: Fitted, data: Data, num_kept: int) -> None:
+    """Have the program ready that ends a `run`."""
+    key = jr.key(0)
+    state = _blank(engine, key, fitted)
+    cast(Any, _result).lower(engine, key, state, data, num_kept).compile()
+
+
+def _blank(engine: Engine, key: Key, fitted: Fitted) -> State:
+    """A state of the right shapes, for which nothing is compiled."""
+
+    def zeros(leaf: Any) -> Any:
+        is_shape = isinstance(leaf, jax.ShapeDtypeStruct)
+        return jax.device_put(np.zeros(leaf.shape, leaf.dtype)) if is_shape else leaf
+
+    shapes = eqx.filter_eval_shape(lambda key, fitted: engine.init(key, fitted), key, fitted)
+    return jax.tree.map(zeros, shapes)
+
+
+@scoped
 @threadpool_limits.wrap(limits=1, user_api="blas")  # LAPACK's threads would fight with XLA's
 def run(
     key: Key,
@@ -175,7 +203,7 @@ def run(
     *,
     num_steps: int,
     batch_size: int | None = None,
-    chunk: int = 100,
+    chunk: int = CHUNK,
     validation: Validation | None = None,
     num_kept: int = 100,
     state: State | None = None,
@@ -210,7 +238,7 @@ def run(
                     traced = (jnp.asarray(span[0]), jnp.asarray(span[1]))
                     after, info = _advance(engine, steps, state, data, traced, batch_size, chunk)
                     num = span[1] - span[0]
-                    info = jax.tree.map(lambda leaf, num=num: np.asarray(leaf[:num]), info)
+                    info = jax.tree.map(lambda leaf, num=num: np.asarray(leaf)[:num], info)
                     if not _is_finite(info.objective, after):
                         failure = _Failure(info, span)
                         break

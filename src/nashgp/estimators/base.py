@@ -7,6 +7,7 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from inspect import Signature, signature
 from typing import Any, NamedTuple, cast, no_type_check
 
@@ -97,6 +98,24 @@ class Plan(NamedTuple):
         return self.num_first // 2 if self.judge else 0
 
 
+class Task(NamedTuple):
+    """What a fit is given: rows in the model's units, where it begins, and who is told of it."""
+
+    x: np.ndarray
+    t: np.ndarray
+    w: np.ndarray
+    likelihood: AbstractLikelihood
+    previous: tuple[Fitted, ...] | None = None  # members to go on from
+    keeper: FileCheckpoint | None = None
+
+    def of(self, chosen: np.ndarray) -> "Task":
+        """The same with some of the rows."""
+        return self._replace(x=self.x[chosen], t=self.t[chosen], w=self.w[chosen])
+
+    def data(self, dtype: str, *, padded: bool = True) -> Data:
+        return make_data(self.x, self.t, self.w, dtype=dtype, padded=padded)
+
+
 class Trained(NamedTuple):
     """A member of a fit: how it was to be trained, at which power, and what came of it."""
 
@@ -110,7 +129,7 @@ class Leg(NamedTuple):
 
     key: Key
     num_steps: int
-    begin: Callable[[Fitted], Fitted] = lambda fitted: fitted
+    begin: growth.Begin = lambda fitted: fitted
     network_rate: float | None = None  # of an anchored generator: None without one, 0 at rest
 
 
@@ -232,15 +251,14 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         kept, scaling = self._measure(x, t, likelihood, warm)
         keeper = self._keeper(checkpoint, resume, checkpoint_seconds, (x, t, w, previous))
         seed = keeper.seed if keeper else seed_of(self.random_state)
-        x, t = scaling.forward(x[:, kept], t)
-        maker, first = self._at_depth(seed, likelihood, x, t, w, previous, keeper)
-        plan, power, outcome = first or maker._member(seed, likelihood, x, t, w, previous, keeper)
+        task = Task(*scaling.forward(x[:, kept], t), w, likelihood, previous, keeper)
+        maker, first = self._at_depth(seed, task)
+        plan, power, outcome = first or maker._member(seed, task)
         members, powers = [outcome.fitted], [power]
         for number in range(1, len(previous) if previous else plan.num_restarts):
             if outcome.history.interrupted:
                 break
-            other = previous[number] if previous else None
-            again = maker._restart(number, seed + number, plan, other, likelihood, x, t, w)
+            again = maker._restart(number, seed + number, plan, task)
             outcome.history.events += tuple(
                 f"member {number + 1}: {event}" for event in again.outcome.history.events
             )
@@ -265,16 +283,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         self._warn_of_chains()
         return self
 
-    def _at_depth(
-        self,
-        seed: int,
-        likelihood: AbstractLikelihood,
-        x: np.ndarray,
-        t: np.ndarray,
-        w: np.ndarray,
-        previous: tuple[Fitted, ...] | None,
-        keeper: FileCheckpoint | None,
-    ) -> "tuple[DeepGPEstimator, Trained | None]":
+    def _at_depth(self, seed: int, task: Task) -> "tuple[DeepGPEstimator, Trained | None]":
         """This estimator, or its like with the depth whose fit to some rows predicts the others.
 
         With it the fit to those rows, if `Ctrl-C` made that the last one.
@@ -285,17 +294,17 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
 
         if self.num_layers != "auto":
             return self, None
-        if previous:
-            return like(len(previous[0].model.layers)), None
-        if len(x) < JUDGED_ROWS:
+        if task.previous:
+            return like(len(task.previous[0].model.layers)), None
+        num_rows = len(task.x)
+        if num_rows < JUDGED_ROWS:
             return like(DEPTHS[0]), None
-        order = np.random.default_rng(seed).permutation(len(x))
-        held, kept = np.split(order, [round(growth.HELD_OUT * len(x))])
-        apart = make_data(x[held], t[held], w[held], dtype=self.dtype)
+        order = np.random.default_rng(seed).permutation(num_rows)
+        held, kept = np.split(order, [round(growth.HELD_OUT * num_rows)])
+        apart = task.of(held).data(self.dtype, padded=False)
         scores = []
         for depth in DEPTHS:
-            rows = x[kept], t[kept], w[kept]
-            trained = like(depth)._member(seed, likelihood, *rows, None, keeper)
+            trained = like(depth)._member(seed, task.of(kept))
             if trained.outcome.history.interrupted:
                 return like(depth), trained
             key = jr.split(jr.key(seed))[1]
@@ -304,21 +313,13 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
             )
         return like(DEPTHS[growth.clearly_best(np.stack(scores))]), None
 
-    def _member(
-        self,
-        seed: int,
-        likelihood: AbstractLikelihood,
-        x: np.ndarray,
-        t: np.ndarray,
-        w: np.ndarray,
-        previous: tuple[Fitted, ...] | None,
-        keeper: FileCheckpoint | None,
-    ) -> "Trained":
+    def _member(self, seed: int, task: Task) -> Trained:
         """The first member of a fit, from nothing or from where a previous one was."""
-        start = previous[0] if previous else self._start(x, t, likelihood, seed)
-        plan = self._plan(start, len(x) - self._num_held(len(x)), warm=previous is not None)
-        plan = plan._replace(checkpoint=keeper)
-        return Trained(plan, *self._train(seed, plan, start, x, t, w))
+        num_rows, warm = len(task.x), task.previous is not None
+        start = task.previous[0] if task.previous else self._start(seed, task)
+        plan = self._plan(start, num_rows - self._num_held(num_rows), warm=warm)
+        plan = plan._replace(checkpoint=task.keeper)
+        return Trained(plan, *self._train(seed, plan, start, task))
 
     def _keeper(
         self, checkpoint: FilePath | None, resume: FilePath | None, seconds: float, given: Any
@@ -409,7 +410,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         options = self.engine_options or {}
         inside("engine_options", options, lambda o: isinstance(o, Mapping), "a dict")
 
-    def _plan(self, start: Fitted, num_rows: int, *, warm: bool = False) -> "Plan":
+    def _plan(self, start: Fitted, num_rows: int, *, warm: bool = False) -> Plan:
         """How to train on so many rows: what the settings leave open."""
         gaussian = isinstance(start.model.likelihood, Gaussian)
         size = num_rows * max(layer.num_inducing for layer in start.model.layers)
@@ -457,7 +458,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         )
 
     def _engine(
-        self, plan: "Plan", num_steps: int, power: float, network_rate: float | None = None
+        self, plan: Plan, num_steps: int, power: float, network_rate: float | None = None
     ) -> Engine:
         paper = self._plays_paper
         rate = PAPER_RATE if paper else MIXED_RATE if network_rate else LEARNING_RATE
@@ -479,7 +480,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         turns = (self.engine_options or {}).get(recipes.TURNS, 0)
         return recipes.by_turns(made, turns, network_rate, max(1, num_steps))
 
-    def _sampler(self, plan: "Plan", num_steps: int, after: int, **settings: Any) -> growth.Stage:
+    def _sampler(self, plan: Plan, num_steps: int, after: int, **settings: Any) -> growth.Stage:
         """A run of a sampler, whose draws are to be spread over the steps `after` its burn-in."""
         options = self._options[0]
         num_chains = options.get("num_chains", 1)
@@ -502,7 +503,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
     def _sample(
         self,
         key: Key,
-        plan: "Plan",
+        plan: Plan,
         start: Fitted,
         data: Data,
         apart: tuple[Data, Data] | None,
@@ -573,27 +574,19 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
             kept[0] = True  # a model needs an input; this one will say nothing
         return kept, Scaling.from_rows(x[:, kept], t, scale_targets=not likelihood.is_discrete)
 
-    def _start(
-        self,
-        x: np.ndarray,
-        t: np.ndarray,
-        likelihood: AbstractLikelihood,
-        seed: int,
-        *,
-        quiet: bool = False,
-    ) -> Fitted:
+    def _start(self, seed: int, task: Task, *, quiet: bool = False) -> Fitted:
         """The model before training: one layer if deeper ones can grow from it.
 
         A `quiet` one is deep from the start, with hidden layers that hardly move. Its structure is
         that of a grown one, so the two share compiled programs.
         """
-        offset = likelihood.offset(t)
+        x, offset = task.x, task.likelihood.offset(task.t)
         config = recipes.Config(
             num_layers=1 if self._grows(x.shape[1]) else self.num_layers,
             hidden_dim=self.hidden_dim,
             num_inducing=self._num_inducing(len(x)),
             kernel=self.kernel,
-            likelihood=likelihood,
+            likelihood=task.likelihood,
             offset=None if offset is None else tuple(offset.tolist()),
             hidden_scale=HIDDEN_SCALE,
             shared=self._shares(self.hidden_dim or min(x.shape[1], 30), self._num_inducing(len(x))),
@@ -602,31 +595,23 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
             config = dataclasses.replace(
                 config, num_layers=self.num_layers, hidden_kernel="rbf", hidden_scale=QUIET_SCALE
             )
-        return recipes.build(x, t.shape[1], config, seed=seed, dtype=self.dtype)
+        return recipes.build(x, task.t.shape[1], config, seed=seed, dtype=self.dtype)
 
-    def _restart(
-        self,
-        number: int,
-        seed: int,
-        plan: "Plan",
-        previous: Fitted | None,
-        likelihood: AbstractLikelihood,
-        x: np.ndarray,
-        t: np.ndarray,
-        w: np.ndarray,
-    ) -> Trained:
+    def _restart(self, number: int, seed: int, plan: Plan, task: Task) -> Trained:
         """A further member of the ensemble: every second one is deep from the start.
 
         Its hidden layers hardly move at first, as published. It ends as another kind of model than
         one that has grown, and the average of the two is better than either.
         """
-        start = previous
-        if start is None and number % 2 and self._grows(x.shape[1]) and self.num_layers > 1:
-            start = self._start(x, t, likelihood, seed, quiet=True)
-            power = QUIET_POWER if self.power == "auto" else plan.power
-            plan = plan._replace(judge=False, num_first=plan.num_steps, power=power)
-        start = start or self._start(x, t, likelihood, seed)
-        return Trained(plan, *self._train(seed, plan, start, x, t, w))
+        quiet = number % 2 == 1 and self._grows(task.x.shape[1]) and self.num_layers > 1
+        if task.previous:
+            start = task.previous[number]
+        else:
+            start = self._start(seed, task, quiet=quiet)
+            if quiet:
+                power = QUIET_POWER if self.power == "auto" else plan.power
+                plan = plan._replace(judge=False, num_first=plan.num_steps, power=power)
+        return Trained(plan, *self._train(seed, plan, start, task))
 
     def _grows(self, num_inputs: int) -> bool:
         """Whether a deep model starts from a shallow one: its hidden layers start as identities.
@@ -665,34 +650,37 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         return members_of(self.fitted_)
 
     def _train(
-        self,
-        seed: int,
-        plan: "Plan",
-        start: Fitted,
-        x: np.ndarray,
-        t: np.ndarray,
-        w: np.ndarray,
+        self, seed: int, plan: Plan, start: Fitted, task: Task
     ) -> tuple[float, train.Outcome]:
         """Choose a power, then walk the legs of the fit; the last one makes the result."""
-        data, ending = self._hold_out(seed, x, t, w)
+        data, ending = self._hold_out(seed, task)
         judge, *keys = jr.split(jr.split(jr.key(seed))[0], 3)
         if self._samples:
-            rows = make_data(x, t, w, dtype=self.dtype, padded=True)
             apart = (data, ending["validation"].data) if "validation" in ending else None
+            rows = task.data(self.dtype)
             return plan.power, self._sample(keys[0], plan, start, rows, apart)
-        power, outcome = self._judge(judge, plan, start, data)
         legs = self._legs(plan, start, keys, seed)
-        for leg in legs:
-            options = ending if leg is legs[-1] else {"num_kept": 0}
-            options = options | self._run_options(plan)
+
+        def stage(leg: Leg, power: float) -> growth.Stage:
             engine = self._engine(plan, leg.num_steps, power, leg.network_rate)
-            stage = growth.Stage(engine, leg.num_steps, options)
-            begin = leg.begin(outcome.fitted if outcome else start)
-            outcome = growth.go_on(leg.key, outcome, begin, stage, data)
+            options = ending if leg is legs[-1] else {"num_kept": 0}
+            return growth.Stage(engine, leg.num_steps, options | self._run_options(plan))
+
+        # The first program is compiled by its own training; meanwhile those that follow it.
+        later = [stage(leg, plan.power) for leg in legs[0 if plan.num_judged else 1 :]]
+        with ThreadPoolExecutor(1) as aside:
+            begins = [leg.begin for leg in legs]
+            ready = aside.submit(growth.compile_ahead, later, start, begins, data)
+            power, outcome = self._judge(judge, plan, start, data)
+            for leg in legs:
+                if outcome:
+                    ready.result()
+                begin = leg.begin(outcome.fitted if outcome else start)
+                outcome = growth.go_on(leg.key, outcome, begin, stage(leg, power), data)
         assert outcome is not None
         return power, outcome
 
-    def _run_options(self, plan: "Plan") -> dict[str, Any]:
+    def _run_options(self, plan: Plan) -> dict[str, Any]:
         """What every run of a fit is told."""
         return {
             "batch_size": plan.batch_size,
@@ -700,27 +688,23 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
             "checkpoint": plan.checkpoint,
         }
 
-    def _hold_out(
-        self, seed: int, x: np.ndarray, t: np.ndarray, w: np.ndarray
-    ) -> tuple[Data, dict[str, Any]]:
+    def _hold_out(self, seed: int, task: Task) -> tuple[Data, dict[str, Any]]:
         """The rows to learn from, and how the last leg ends: rows held out decide when."""
-        held = np.zeros(len(x), dtype=bool)
-        num_held = self._num_held(len(x))
-        if len(x) - num_held < 2:
+        num_rows = len(task.x)
+        held, num_held = np.zeros(num_rows, dtype=bool), self._num_held(num_rows)
+        if num_rows - num_held < 2:
             raise InputError(
                 f"validation_fraction {self.validation_fraction} leaves fewer than two of "
-                f"{len(x)} rows to learn from; make it smaller."
+                f"{num_rows} rows to learn from; make it smaller."
             )
-        held[np.random.default_rng(seed).permutation(len(x))[:num_held]] = True
-        data = make_data(x[~held], t[~held], w[~held], dtype=self.dtype, padded=True)
+        held[np.random.default_rng(seed).permutation(num_rows)[:num_held]] = True
         ending: dict[str, Any] = {"num_kept": self.num_mixture}
         if num_held:
-            apart = make_data(x[held], t[held], w[held], dtype=self.dtype)
-            ending["validation"] = train.Validation(apart)
-        return data, ending
+            ending["validation"] = train.Validation(task.of(held).data(self.dtype, padded=False))
+        return task.of(~held).data(self.dtype), ending
 
     def _judge(
-        self, key: Key, plan: "Plan", start: Fitted, data: Data
+        self, key: Key, plan: Plan, start: Fitted, data: Data
     ) -> tuple[float, train.Outcome | None]:
         """The power of the fit, and the training so far if held-out rows chose it."""
         if not plan.num_judged:
@@ -729,7 +713,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         options = self._run_options(plan)
         return growth.choose_power(key, start, data, engine, num_steps=plan.num_judged, **options)
 
-    def _legs(self, plan: "Plan", start: Fitted, keys: Sequence[Key], seed: int) -> list["Leg"]:
+    def _legs(self, plan: Plan, start: Fitted, keys: Sequence[Key], seed: int) -> list[Leg]:
         """Train what is there, make it deep, play the anchored game: as far as the plan asks.
 
         The generator over hidden layers is there before it moves, so that a deep Gaussian and the

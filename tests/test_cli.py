@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import io
+import os
 import subprocess
 import sys
 import types
@@ -490,6 +491,22 @@ heavy = {"jax", "sklearn", "pandas", "scipy", "matplotlib"} & set(sys.modules)
 assert not heavy, heavy
 """
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_programs_are_kept_for_the_next_command(tmp_path):
+    """In the user's cache, unless a folder is named or JAX is in use already."""
+    keep = "from nashgp import cli; cli._keep_programs(); import jax; "
+    keep += "print(jax.config.jax_compilation_cache_dir)"
+
+    def folder(code, **more):
+        env = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+        env |= {"XDG_CACHE_HOME": str(tmp_path)} | more
+        command = [sys.executable, "-c", code]
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+
+    assert folder(keep).strip() == str(tmp_path / "nashgp" / "programs")
+    assert folder(keep, JAX_COMPILATION_CACHE_DIR="mine").strip() == "mine"
+    assert folder(f"import jax; {keep}").strip() == "None"
 
 
 def test_version_and_an_error_from_a_shell():

@@ -103,6 +103,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def fit(options: argparse.Namespace) -> int:
     """Learn from the rows of a table and save the model."""
+    _keep_programs()
     _check_writable(options.out, *filter(None, (options.table, options.checkpoint, options.resume)))
     frame = _read(options.table)
     inputs, targets, weights = _roles(frame, options)
@@ -187,8 +188,22 @@ def _are_classes(frame: Frame, options: argparse.Namespace) -> bool:
     return True
 
 
+def _keep_programs() -> None:
+    """Let JAX keep compiled programs for the next command: they are most of a short fit's time.
+
+    JAX reads the folder from the environment when it is imported, so a caller who has it already,
+    or has named a folder, keeps what was chosen. Studies do without: their seconds would depend on
+    what ran before.
+    """
+    if "jax" not in sys.modules:
+        from nashgp.datasets import cache
+
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache() / "programs"))
+
+
 def predict(options: argparse.Namespace) -> int:
     """Predict the rows of a table with a saved model."""
+    _keep_programs()
     if options.out is not None:
         _separator(options.out, "--out")
         _check_writable(options.out, options.table, options.model)

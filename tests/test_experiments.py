@@ -41,6 +41,7 @@ from nashgp.experiments import (
     sghmc_uci,
     synthetic,
     tying,
+    uci,
 )
 from nashgp.experiments.cells import work
 from nashgp.experiments.dsvi_uci import STUDY, Cell
@@ -433,3 +434,53 @@ def test_calibration_tells_a_posterior_that_is_too_narrow():
     assert right["p_value"] > 0.01 and 0.9 < right["rank_spread"] < 1.1
     assert wrong["p_value"] < 1e-4 and wrong["rank_spread"] > 1.25
     assert np.shape(right["ranks"]) == (300, 3)
+
+
+def test_every_method_at_every_depth_beside_references(made_up, tmp_path, capsys):
+    parser = argparse.ArgumentParser()
+    uci.add_arguments(parser)
+    assert uci.main(parser.parse_args(["--quick", "--results", str(tmp_path)])) == 0
+    shown = capsys.readouterr().out
+    assert "standard boston gaussian 1" in shown and "standard boston neighbours" in shown
+    assert (tmp_path / "standard.png").exists()
+    records = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
+    names = {frozenset(r["scores"]) - {"num_layers", "doubted"} for r in records}
+    assert len(records) == 3 and len(names) == 1  # every method has every score
+    with pytest.raises(InputError, match="--methods has no 'magic'; choose from ipvi"):
+        uci.Cell("boston", 0, method="magic").check()
+
+
+def test_normal_scores_are_those_of_the_normal_law():
+    random = np.random.default_rng(0)
+    mean = random.normal(size=4_000)
+    found = uci.normal_scores(mean, 2.0, mean + 2.0 * random.normal(size=4_000))
+    assert abs(found["mll"] + 0.5 * np.log(2.0 * np.pi * np.e * 4.0)) < 0.04  # minus the entropy
+    assert abs(found["crps"] - 2.0 / np.sqrt(np.pi)) < 0.05
+    assert abs(found["coverage50"] - 0.5) < 0.03 and abs(found["coverage90"] - 0.9) < 0.02
+    assert found["calibration_error"] < 0.02
+    wrong = uci.normal_scores(mean, 1.0, mean + 2.0 * random.normal(size=4_000))
+    assert wrong["mll"] < found["mll"] and wrong["coverage90"] < 0.7
+
+
+def test_an_extrapolation_is_cut_along_a_line(made_up):
+    """Each half lies on one side of a plane, and the halves differ between splits."""
+    x, y, beyond, _ = uci.split_rows("boston", 0, "extrapolation")
+    assert len(x) == len(y) == len(beyond) == 20
+    whole = np.concatenate([x, beyond])
+    units = (whole - whole.mean(0)) / whole.std(0)
+    direction = np.random.default_rng([2019, 0]).normal(size=3)
+    assert np.max(units[:20] @ direction) < np.min(units[20:] @ direction)
+    other, *_ = uci.split_rows("boston", 1, "extrapolation")
+    assert not np.array_equal(np.sort(other[:, 0]), np.sort(x[:, 0]))
+
+
+def test_ranks_and_differences_compare_what_all_have():
+    found = {
+        "one": {"ipvi 2": {0: -1.0, 1: -1.2}, "dsvi 2": {0: -1.5, 1: -1.9}, "boosting": {0: -1.1}},
+        "two": {"ipvi 2": {0: -3.0}, "dsvi 2": {0: -2.0}, "sghmc 2": {0: -1.0}},
+    }
+    assert uci.ranks(found) == {"ipvi 2": [1.0, 2.0], "dsvi 2": [2.0, 1.0]}
+    lines = uci.differences(found).splitlines()
+    assert any("one" in line and "ipvi 2" in line and "+0.600 ± 0.100" in line for line in lines)
+    assert any("two" in line and "ipvi 2" in line and "-1.000 ± nan" in line for line in lines)
+    assert not any("boosting" in line for line in lines)  # dsvi has no depth called boosting

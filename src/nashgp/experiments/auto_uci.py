@@ -7,7 +7,6 @@ chose is saved with the scores.
 """
 
 import dataclasses
-import time
 
 from nashgp import datasets
 from nashgp.experiments import cells
@@ -22,30 +21,19 @@ class Cell(cells.Cell):
     seed: int = 0
 
     def run(self) -> cells.Scores:
-        import jax.random as jr
-
         from nashgp import DeepGPRegressor
 
-        x, y, x_test, y_test = datasets.load(self.set).split(self.split)
         model = DeepGPRegressor(
             engine=self.engine,
             random_state=self.seed,
             num_steps=self.num_steps or None,
             num_mixture=cells.SAMPLES,
         )
-        began = time.perf_counter()
-        model.fit(x, y)
-        seconds = time.perf_counter() - began
-
-        def rows(x, y):
-            return jr.key(self.seed), model.fitted_, model.scaling_, x[:, model.kept_], y
-
-        return cells.evaluate(*rows(x_test, y_test)) | {
-            "train_mll": cells.log_density(*rows(x, y)),
+        rows = datasets.load(self.set).split(self.split)
+        return cells.score_estimator(model, *rows, seed=self.seed) | {
             "powers": model.powers_,
             "num_inducing": model.num_inducing_,
             "num_restarts": model.num_restarts_,
-            "seconds": seconds,
         }
 
 

@@ -113,6 +113,21 @@ def score_fit(cell: Cell, config, fit, *, dtype: str, seed: int) -> Scores:
     return scores | ends | {"seconds": seconds}
 
 
+def score_estimator(model, x, y, x_test, y_test, *, seed: int) -> Scores:
+    """Fit a `DeepGPRegressor` to training rows, and score both kinds of rows."""
+    import jax.random as jr
+
+    began = time.perf_counter()
+    model.fit(x, y)
+    seconds = time.perf_counter() - began
+
+    def rows(x, y):
+        return jr.key(seed), model.fitted_, model.scaling_, x[:, model.kept_], y
+
+    scores = evaluate(*rows(x_test, y_test))
+    return scores | {"train_mll": log_density(*rows(x, y)), "seconds": seconds}
+
+
 def log_density(key, fitted, scaling, x, y) -> float:
     """Mean log density of some rows under the predictive mixture, in the units of the targets."""
     from nashgp import predict

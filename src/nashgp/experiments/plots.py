@@ -397,14 +397,19 @@ class Comparison(NamedTuple):
 def comparison(
     rows: Sequence[Sequence[Comparison]], palette: Mapping[str, str], *, stacked: bool = False
 ) -> Figure:
-    """Dots with standard errors, a panel for each set (row) and score (column)."""
+    """Dots with standard errors, a panel for each set (row) and score (column).
+
+    The last row may be shorter.
+    """
     height = 0.68 + 0.23 * len(palette)
     nrows, ncols = (sum(map(len, rows)), 1) if stacked else (len(rows), len(rows[0]))
     figure = Figure(figsize=(NARROW if stacked else WIDE, nrows * height), layout="constrained")
     grid = figure.subplots(nrows, ncols, squeeze=False)
     panels = [panel for row in rows for panel in row]
-    for number, (axes, one) in enumerate(zip(grid.ravel(), panels, strict=True)):
+    for number, (axes, one) in enumerate(zip(grid.ravel(), panels, strict=False)):
         _dots(axes, one, palette, labelled=stacked or number % ncols == 0)
+    for axes in grid.ravel()[len(panels) :]:
+        axes.set_visible(False)
     return figure
 
 

@@ -12,7 +12,6 @@ functions at the inducing inputs; `looks` are the mean held-out scores, in stand
 """
 
 import dataclasses
-import time
 
 from nashgp import datasets
 from nashgp.experiments import cells
@@ -38,7 +37,6 @@ class Cell(cells.Cell):
     def run(self) -> cells.Scores:
         import warnings
 
-        import jax.random as jr
         import numpy as np
 
         from nashgp import DeepGPRegressor
@@ -58,27 +56,19 @@ class Cell(cells.Cell):
             random_state=self.seed,
             engine_options={"num_chains": self.num_chains, "window": self.window},
         )
-        x, y, x_test, y_test = datasets.load(self.set).split(self.split)
-        began = time.perf_counter()
+        rows = datasets.load(self.set).split(self.split)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnsettledChainsWarning)  # it is in the scores
-            model.fit(x, y)
-        seconds = time.perf_counter() - began
-
-        def rows(x, y):
-            return jr.key(self.seed), model.fitted_, model.scaling_, x[:, model.kept_], y
-
+            scores = cells.score_estimator(model, *rows, seed=self.seed)
         looks = model.history_.validation
         report, noise = model.chains_, model.noise_std_
         assert noise is not None
-        return cells.evaluate(*rows(x_test, y_test)) | {
-            "train_mll": cells.log_density(*rows(x, y)),
+        return scores | {
             "noise": float(noise[0]),
             "steps": model.num_steps_,
             "looks": looks[np.isfinite(looks)].round(3).tolist(),
             "rhat": report.worst,
             "effective": report.effective,
-            "seconds": seconds,
         }
 
 

@@ -1,0 +1,288 @@
+"""Every engine at every depth on the UCI sets: figure 4 of the paper, with references beside.
+
+    nashgp run uci --sets boston energy --splits 0 1 2 --depths 1 2 3
+
+Methods: `ipvi` is the regressor as it comes, at depth 0 with a depth that held-out training rows
+choose; `gaussian` the same without the game; `dsvi`, `paper` and `sghmc` have the settings of their
+authors where those are known, RBF kernels and our number of steps. `boosting` and `neighbours` are
+scikit-learn's, with normal errors of the spread that cross-validation inside the training rows
+finds. Protocols: `standard` splits, or `extrapolation`, where the half of the rows that lies beyond
+the median along a random direction is predicted from the other half. A figure for each protocol is
+written beside the results.
+"""
+
+import argparse
+import dataclasses
+import json
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from nashgp import datasets
+from nashgp.errors import InputError
+from nashgp.experiments import cells
+
+DEFAULTS: dict[str, Any] = {"num_mixture": cells.SAMPLES}
+PUBLISHED: dict[str, Any] = {"kernel": "rbf", "num_inducing": 128}
+ENGINES: dict[str, dict[str, Any]] = {  # settings of `DeepGPRegressor`
+    "ipvi": {},
+    "gaussian": {"engine": "dsvi"},
+    "dsvi": PUBLISHED
+    | {
+        "engine": "dsvi",
+        "last_layer": "gradient",
+        "power": 0.0,
+        "learning_rate": 0.01,
+        "num_steps": 5_000,
+    },
+    "paper": PUBLISHED | {"game": "paper", "num_steps": 5_000, "dtype": "float32"},
+    "sghmc": {"engine": "sghmc", "kernel": "rbf", "num_inducing": 100, "batch_size": 10_000}
+    | {"num_mixture": 100},
+}
+REFERENCES = ("boosting", "neighbours")
+PROTOCOLS = ("standard", "extrapolation")
+NUM_FOLDS = 5
+
+Rows = Float[np.ndarray, "_ _"]
+Vector = Float[np.ndarray, " N"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell(cells.Cell):
+    """One fit; a depth of 0 is chosen on training rows, `num_steps` 0 is the method's own."""
+
+    method: str = "ipvi"
+    depth: int = 2
+    protocol: str = "standard"
+    num_steps: int = 0
+    seed: int = 0
+
+    def check(self) -> None:
+        super().check()
+        for name, value, known in (
+            ("method", self.method, (*ENGINES, *REFERENCES)),
+            ("protocol", self.protocol, PROTOCOLS),
+        ):
+            if value not in known:
+                raise InputError(f"--{name}s has no {value!r}; choose from {', '.join(known)}.")
+
+    def run(self) -> cells.Scores:
+        rows = split_rows(self.set, self.split, self.protocol)
+        if self.method in REFERENCES:
+            return reference(self.method, *rows, seed=self.seed)
+        from nashgp import DeepGPRegressor
+        from nashgp.errors import UnsettledChainsWarning, UntrustedRatioWarning
+
+        settings = DEFAULTS | ENGINES[self.method] | {"num_layers": self.depth or "auto"}
+        if self.num_steps:
+            settings["num_steps"] = self.num_steps
+        model = DeepGPRegressor(**settings, random_state=self.seed)
+        with warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter("always")
+            scores = cells.score_estimator(model, *rows, seed=self.seed)
+        doubts = (UnsettledChainsWarning, UntrustedRatioWarning)
+        return scores | {
+            "num_layers": model.num_layers_,
+            "doubted": float(any(issubclass(each.category, doubts) for each in given)),
+        }
+
+
+def split_rows(name: str, split: int, protocol: str) -> tuple[Rows, Rows, Rows, Rows]:
+    """Training and test rows; an extrapolation is cut at the median along a direction of its own.
+
+    The direction and the units of the columns know nothing of the targets.
+    """
+    data = datasets.load(name)
+    if protocol == "standard":
+        return data.split(split)
+    spread = np.std(data.x, axis=0)
+    units = (data.x - np.mean(data.x, axis=0)) / np.where(spread > 0.0, spread, 1.0)
+    place = units @ np.random.default_rng([2019, split]).normal(size=units.shape[1])
+    beyond = place > np.median(place)
+    return data.x[~beyond], data.y[~beyond], data.x[beyond], data.y[beyond]
+
+
+def reference(method: str, x: Rows, y: Rows, x_test: Rows, y_test: Rows, *, seed: int):
+    """Scores of scikit-learn's regressor with `N(prediction, s²)`, s from rows it did not see."""
+    from sklearn.model_selection import KFold, cross_val_predict
+
+    model, target = _regressor(method, len(x), seed), y[:, 0]
+    began = time.perf_counter()
+    folds = KFold(NUM_FOLDS, shuffle=True, random_state=seed)
+    spread = float(np.std(target - cross_val_predict(model, x, target, cv=folds)))
+    model.fit(x, target)
+    seconds = time.perf_counter() - began
+    scores = normal_scores(model.predict(x_test), spread, y_test[:, 0])
+    train = normal_scores(model.predict(x), spread, target)
+    return scores | {"train_mll": train["mll"], "seconds": seconds}
+
+
+def _regressor(method: str, num_rows: int, seed: int) -> Any:
+    from sklearn.ensemble import HistGradientBoostingRegressor
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.neighbors import KNeighborsRegressor
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    if method == "boosting":
+        return HistGradientBoostingRegressor(random_state=seed)
+    nearest = make_pipeline(StandardScaler(), KNeighborsRegressor(weights="distance"))
+    num = [num for num in (2, 4, 8, 16, 32) if 2 * num <= num_rows]
+    return GridSearchCV(nearest, {"kneighborsregressor__n_neighbors": num}, cv=NUM_FOLDS)
+
+
+def normal_scores(mean: Vector, spread: float, y: Vector) -> cells.Scores:
+    """The scores of `cells.evaluate` for `N(mean, spread²)`, which is its own moment match."""
+    from scipy.special import ndtr, ndtri
+
+    from nashgp import metrics
+
+    variance = np.full_like(mean, spread**2)
+    mll = float(np.mean(metrics.moment_matched_log_density(mean, variance, y)))
+    crps = metrics.crps_gaussian_mixture(mean[None], variance[None], y)
+
+    def covered(share: float) -> float:
+        reach = spread * ndtri(0.5 + 0.5 * share)
+        return metrics.coverage(mean - reach, mean + reach, y)
+
+    return {
+        "mll": mll,
+        "mll_moment_matched": mll,
+        "crps": float(np.mean(crps)),
+        "rmse": metrics.rmse(mean, y),
+        "coverage50": covered(0.5),
+        "coverage90": covered(0.9),
+        "calibration_error": metrics.calibration_error(ndtr((y - mean) / spread)),
+    }
+
+
+def label(cell: Cell | Mapping[str, Any]) -> str:
+    """A method and its depth, as the figure names them."""
+    found = cell if isinstance(cell, Mapping) else dataclasses.asdict(cell)
+    if found["method"] in REFERENCES:
+        return found["method"]
+    return f"{found['method']} {found['depth'] or 'auto'}"
+
+
+STUDY = cells.Study(
+    "uci",
+    Cell,
+    full={
+        "protocols": ["standard"],
+        "sets": ["boston", "concrete", "energy", "wine-red", "kin8nm", "power", "protein"],
+        "methods": [*ENGINES, *REFERENCES],
+        "depths": [1, 2, 3, 4, 5],
+        "splits": list(range(10)),
+    },
+    quick={
+        "protocols": ["standard"],
+        "sets": ["boston"],
+        "methods": ["gaussian", *REFERENCES],
+        "depths": [1],
+        "splits": [0],
+        "jobs": 1,
+        "num_steps": 5,
+    },
+    axes=("protocol", "set", "method", "depth", "split"),
+    label=lambda cell: f"{cell.protocol} {cell.set} {label(cell)}",
+    keep=lambda cell: (
+        (cell.method not in REFERENCES or cell.depth == 1)
+        and (cell.depth > 0 or cell.method == "ipvi")
+        and cell.split < datasets.load(cell.set).num_splits
+    ),
+)
+add_arguments = STUDY.add_arguments
+
+Found = dict[str, dict[str, dict[int, float]]]  # set -> label -> split -> test MLL
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run what is missing; print the table, ranks and paired differences, and draw the figures."""
+    status = STUDY.main(options)
+    results = STUDY.folder(options)
+    records = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
+    for protocol in PROTOCOLS:
+        found = gather([r for r in records if r["cell"]["protocol"] == protocol])
+        if found:
+            print(f"\n{protocol}: ranks, 1 is the best\n{ranking(found)}")
+            print(f"\n{protocol}: test MLL minus that of dsvi, paired\n{differences(found)}")
+            print(draw(found, results / f"{protocol}.png"))
+    return status
+
+
+def gather(records: Sequence[Mapping[str, Any]]) -> Found:
+    """Test MLL by set, method and split."""
+    found: Found = {}
+    for record in records:
+        if "scores" in record:
+            cell = record["cell"]
+            of_set = found.setdefault(cell["set"], {})
+            of_set.setdefault(label(cell), {})[cell["split"]] = record["scores"]["mll"]
+    return found
+
+
+def ranks(found: Found) -> dict[str, list[float]]:
+    """The places of each method among those that all sets have, by mean test MLL."""
+    common = set.intersection(*map(set, found.values()))
+    places: dict[str, list[float]] = {name: [] for name in sorted(common)}
+    for of_set in found.values():
+        order = sorted(common, key=lambda name: -np.mean(list(of_set[name].values())))
+        for place, name in enumerate(order, start=1):
+            places[name].append(float(place))
+    return places
+
+
+def ranking(found: Found) -> str:
+    """Mean place of each method over the sets, the best first."""
+    places = ranks(found)
+    order = sorted(places, key=lambda name: np.mean(places[name]))
+    return "\n".join(f"{name:>16} {np.mean(places[name]):6.2f}" for name in order)
+
+
+def differences(found: Found) -> str:
+    """Each method minus dsvi of the same depth, on the splits that both have."""
+    lines = []
+    for name, of_set in found.items():
+        for method, scores in of_set.items():
+            base = of_set.get(f"dsvi {method.split()[-1]}", {})
+            splits = sorted(scores.keys() & base.keys())
+            if splits and base is not scores:
+                mean, error = mean_and_error([scores[s] - base[s] for s in splits])
+                lines.append(
+                    f"{name:>10} {method:>16} {len(splits):3d} splits {mean:+.3f} ± {error:.3f}"
+                )
+    return "\n".join(lines) or "(dsvi is not run)"
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and its standard error; that of a single value is not known."""
+    error = np.std(values, ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.nan
+    return float(np.mean(values)), float(error)
+
+
+def draw(found: Found, path: Any) -> Any:
+    """Dots and bars of test MLL, a panel for each set and one of ranks."""
+    from nashgp.experiments import plots
+
+    names = {name: None for of_set in found.values() for name in of_set}
+    labels = sorted(
+        names, key=lambda name: list(ENGINES | dict.fromkeys(REFERENCES)).index(name.split()[0])
+    )
+    families = plots.colours([*ENGINES, *REFERENCES])
+    palette = {name: families[name.split()[0]] for name in labels}
+    panels = [
+        plots.Comparison(
+            f"{name}: test MLL",
+            {each: mean_and_error(list(scores.values())) for each, scores in of_set.items()},
+        )
+        for name, of_set in found.items()
+    ]
+    summary = {name: mean_and_error(places) for name, places in ranks(found).items()}
+    panels.append(plots.Comparison("mean rank (1 is the best)", summary))
+    rows = [panels[i : i + 2] for i in range(0, len(panels), 2)]
+    plots.comparison(rows, palette).savefig(path, dpi=110)
+    return path

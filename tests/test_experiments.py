@@ -173,6 +173,7 @@ def test_the_commit_is_that_of_the_source():
         sghmc_uci,
         player1,
         tying,
+        uci,
     ],
 )
 def test_finished_cells_are_still_recognised(study):

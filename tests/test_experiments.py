@@ -31,6 +31,7 @@ from nashgp.experiments import (
     diagrams,
     diamond,
     dsvi_uci,
+    elbo,
     freyface,
     game_uci,
     images,
@@ -164,6 +165,7 @@ def test_the_commit_is_that_of_the_source():
         auto_uci,
         calibration,
         convergence,
+        elbo,
         game_uci,
         images,
         modes,
@@ -485,3 +487,22 @@ def test_ranks_and_differences_compare_what_all_have():
     assert any("one" in line and "ipvi 2" in line and "+0.600 ± 0.100" in line for line in lines)
     assert any("two" in line and "ipvi 2" in line and "-1.000 ± nan" in line for line in lines)
     assert not any("boosting" in line for line in lines)  # dsvi has no depth called boosting
+
+
+@pytest.mark.parametrize(
+    "method", ["dsvi", *(pytest.param(m, marks=pytest.mark.slow) for m in ("anchored", "paper"))]
+)
+def test_a_bound_in_both_units(method, made_up, tmp_path, capsys):
+    parser = argparse.ArgumentParser()
+    elbo.add_arguments(parser)
+    words = ["--quick", "--results", str(tmp_path), "--methods", method]
+    assert elbo.main(parser.parse_args(words)) == 0
+    shown = capsys.readouterr().out
+    assert f"boston {method} depth 1" in shown and "-956.57" in shown
+    spread = np.std(datasets.load("boston").split(0)[1])
+    for path in tmp_path.glob("*.json"):
+        scores = json.loads(path.read_text())["scores"]
+        apart = scores["elbo_standardised"] - scores["elbo"]
+        assert apart == pytest.approx(36 * np.log(spread), rel=1e-6)
+        assert scores["elbo_per_row"] == pytest.approx(scores["elbo"] / 36)
+        assert np.isfinite(scores["elbo_error"])

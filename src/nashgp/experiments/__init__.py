@@ -3,6 +3,7 @@
 EXPERIMENTS = {
     "demo": "nashgp.experiments.demo",
     "uci": "nashgp.experiments.uci",
+    "elbo": "nashgp.experiments.elbo",
     "dsvi-uci": "nashgp.experiments.dsvi_uci",
     "power-uci": "nashgp.experiments.power_uci",
     "auto-uci": "nashgp.experiments.auto_uci",

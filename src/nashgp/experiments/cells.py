@@ -206,6 +206,10 @@ def left(elapsed: float, done: int, total: int) -> str:
 
 COLUMNS = {  # heading -> key of a score
     "MLL": "mll",
+    "ELBO": "elbo",
+    "ELBO error": "elbo_error",
+    "ELBO std.": "elbo_standardised",
+    "ELBO/row": "elbo_per_row",
     "JSD": "jsd",
     "share": "share",
     "modes": "modes",

@@ -168,6 +168,7 @@ def test_the_commit_is_that_of_the_source():
         auto_uci,
         calibration,
         convergence,
+        fidelity,
         game_uci,
         images,
         modes,
@@ -176,6 +177,7 @@ def test_the_commit_is_that_of_the_source():
         chains,
         sghmc_uci,
         player1,
+        timing,
         tying,
     ],
 )

@@ -66,13 +66,7 @@ TARGETS = {
         ((1.0, 8),), 25, _noisy(lambda x: np.sin(4.0 * x), 0.1), lambda: Gaussian([0.1])
     ),
     "all-ones": Target(((1.0, 5),), 12, lambda x, _: np.ones_like(x), Bernoulli, variance=16.0),
-    "classes": Target(
-        ((1.0, 10),), 20, lambda x, _: 1.0 * (np.sin(5.0 * x) > 0.0), Bernoulli, 0.4, 16.0
-    ),
     "outliers": Target(((1.0, 8),), 15, _outliers, lambda: StudentT([0.1], [3.0])),
-    "bend": Target(
-        ((1.0, 6), (1.5, 8)), 15, _noisy(lambda x: np.sin(4.0 * x), 0.1), lambda: Gaussian([0.1])
-    ),
     "few-rows": Target(
         ((1.0, 5), (1.5, 6)), 5, _noisy(lambda x: 2.0 * np.abs(x), 0.1), lambda: Gaussian([0.1])
     ),
@@ -82,7 +76,6 @@ TARGETS = {
     "gate": Target(
         ((1.0, 6), (1.5, 6)), 14, lambda x, _: 1.0 * (np.abs(x) < 0.5), Bernoulli, variance=4.0
     ),
-    "deep-outliers": Target(((1.0, 5), (1.5, 6)), 15, _outliers, lambda: StudentT([0.1], [3.0])),
     "three-layers": Target(
         ((1.0, 5), (1.5, 5), (1.5, 6)),
         15,

@@ -7,6 +7,7 @@ the rows. A step is either climbed by a rising `f_1` or by a falling one. Condit
 means and all hyperparameters known, so every engine has the same target.
 """
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -49,7 +50,7 @@ def flipped(model: DeepGP, draws: Float[np.ndarray, "S D"]) -> Float[np.ndarray,
     """The mirror images: `u_1` with its sign turned, `u_2` read backwards, both whitened."""
     first, second = model.layers
     turn = np.arange(first.num_inducing, draws.shape[1])
-    factor = second.factor()
+    factor = eqx.filter_jit(lambda layer: layer.factor())(second)
     backwards = np.asarray(factor.inverse) @ np.asarray(factor.chol)[::-1]
     images = -draws
     images[:, turn] = draws[:, turn] @ backwards.T

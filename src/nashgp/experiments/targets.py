@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -126,6 +127,7 @@ def split(model: DeepGP, flat: Float[Array, "S D"]) -> Values:
     return tuple(part.reshape(-1, *shape) for part, shape in zip(parts, shapes, strict=True))
 
 
+@eqx.filter_jit
 def functions(model: DeepGP, values: Values, x: Float[Array, "N 1"]) -> Float[Array, "S N"]:
     """Every draw's function at some inputs; where conditionals are means, noise has no effect."""
     still = model.noise(jr.key(0), len(values[0]), 1)
@@ -137,7 +139,9 @@ def log_joint(model: DeepGP, data: Data) -> Callable[[Float[Array, " D"]], Scala
 
     Covariances of inducing inputs are factorised once and not in every step of a chain.
     """
-    inverses = [layer.factor().inverse for layer in model.layers]
+    inverses = eqx.filter_jit(lambda model: [layer.factor().inverse for layer in model.layers])(
+        model
+    )
 
     def density(flat: Float[Array, " D"]) -> Scalar:
         f, values = data.x, [value[0] for value in split(model, flat[None])]

@@ -109,7 +109,7 @@ class Cell(cells.Cell):
         half = self.num_steps // self.chunk // 2
         each = np.diff(seconds[: self.num_steps // self.chunk]) / self.chunk
         each = each[1:]  # the first chunks are compiled and paced
-        learns, held = each[: half - 2], each[half:]
+        learns, held = each[: half - 2], each[half - 2 :]
         return float(np.min(each if self.kind != "sghmc" else learns if trains else held))
 
     def _draws(self, fitted, seconds: np.ndarray) -> float:

@@ -483,7 +483,7 @@ def test_mirror_images_are_as_likely(x64):
     """The flip changes no log density, undoes itself, and folding leaves rising functions."""
     fitted, data = mirror.problem("float64")
     draws = np.random.default_rng(0).normal(size=(6, 11))
-    density = jax.vmap(targets.log_joint(fitted.model, data))
+    density = jax.jit(jax.vmap(targets.log_joint(fitted.model, data)))
     images = mirror.flipped(fitted.model, draws)
     np.testing.assert_allclose(density(jnp.asarray(images)), density(jnp.asarray(draws)), rtol=1e-5)
     np.testing.assert_allclose(mirror.flipped(fitted.model, images), draws, atol=1e-6)

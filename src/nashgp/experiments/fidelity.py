@@ -4,8 +4,9 @@
 
 Small deep GPs of one, two and three layers with one common target each (see `targets`). `gaussian`
 is DSVI's posterior, a Gaussian for each layer; `anchored` the anchored game around it, on the
-bimodal target twenty scattered, tempered and blended ones; `sghmc` many chains of the sampler. All
-know the hyperparameters. Distances between draws are in excess of their floor, reference against
+bimodal target twenty scattered, tempered and blended ones; `anchored-large` the same game with more
+draws and larger players, for deep targets of one mode; `sghmc` many chains of the sampler. All know
+the hyperparameters. Distances between draws are in excess of their floor, reference against
 reference. Errors of the function over a grid of inputs are in standard deviations of the
 reference's function, those of the variance relative. `matched` is the distance of the Gaussian with
 the reference's mean and covariance: how far the target is from any Gaussian. Reference draws are
@@ -31,7 +32,10 @@ if TYPE_CHECKING:
     from nashgp.experiments.targets import Reference
     from nashgp.posteriors import Fitted
 
-KINDS = ("gaussian", "anchored", "sghmc")
+KINDS = ("gaussian", "anchored", "anchored-large", "sghmc")
+DEEP = ("few-rows", "step", "gate", "three-layers")  # whose layers are correlated in one mode
+LARGE = {"width": 32, "depth": 2, "num_importance": 50}
+LARGE_SAMPLES, LARGE_RATE, LARGE_NOISE = 32, 0.01, 2
 NAMES = (  # those of `targets`, known here before JAX is
     "sine",
     "all-ones",
@@ -129,17 +133,21 @@ class Cell(cells.Cell):
         from nashgp import recipes
         from nashgp.engines import DSVI, Starts, Tempered
 
+        large = self.kind == "anchored-large"
         engine = DSVI(
             self.rate,
-            self.num_samples,
+            LARGE_SAMPLES if large else self.num_samples,
             draw_inducing=True,
             decay_steps=self.num_steps,
-            network_rate=self.network_rate,
+            network_rate=LARGE_RATE if large else self.network_rate,
             model_rate=0.0,
         )
         if self.kind == "gaussian":
             return engine, fitted
         shape = {"seed": self.split, "width": 16, "first_mix": 0.5}
+        if large:
+            shape |= LARGE
+            return engine, recipes.anchor(fitted, whole=True, noise_dim=LARGE_NOISE, **shape)
         if self.set != "mirror":
             return engine, recipes.anchor(fitted, whole=True, noise_dim=self.noise_dim, **shape)
         warm_up = max(1, 2 * self.num_steps // 3)
@@ -230,6 +238,7 @@ STUDY = cells.Study(
     },
     axes=("set", "kind", "split"),
     label=lambda cell: f"{cell.set} {cell.kind}",
+    keep=lambda cell: cell.kind != "anchored-large" or cell.set in DEEP,
 )
 add_arguments = STUDY.add_arguments
 
@@ -281,16 +290,16 @@ def _values(records: list[dict], name: str, key: str) -> dict[str, tuple[float, 
 
 
 def ratios(records: list[dict]) -> str:
-    """The anchored game's sliced Wasserstein excess over the Gaussian's, target by target."""
+    """The anchored games' sliced Wasserstein excess over the Gaussian's, target by target."""
     lines = ["sliced Wasserstein, in excess of the floor"]
     for name in _names(records):
         found = _values(records, name, "sliced")
-        gaussian, anchored = found["gaussian"], found["anchored"]
+        gaussian, games = found["gaussian"], [found["anchored"], found["anchored-large"]]
         matched = next(r["scores"]["matched"] for r in records if r["cell"]["set"] == name)
         line = f"  {name:14} moment-matched {matched:7.4f}"
         for kind, value in found.items():
             line += f"  {kind} " + ("      -" if value is None else f"{value[0]:7.4f}")
-        if gaussian and anchored:
-            line += f"  anchored / gaussian {anchored[0] / gaussian[0]:5.2f}"
+        for game in games if gaussian else ():
+            line += f"  / gaussian {game[0] / gaussian[0]:5.2f}" if game and gaussian else ""
         lines.append(line)
     return "\n".join(lines)

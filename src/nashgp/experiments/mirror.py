@@ -42,7 +42,7 @@ def problem(dtype: str = "float32") -> tuple[Fitted, Data]:
 
 def rising(model: DeepGP, values: Values) -> Float[np.ndarray, " S"]:
     """How far `f_1` rises from one end to the other, for each draw."""
-    u = np.asarray(jax.vmap(model.layers[0].unwhiten)(values[0]))[:, :, 0]
+    u = np.asarray(jax.jit(jax.vmap(model.layers[0].unwhiten))(values[0]))[:, :, 0]
     return u[:, -1] - u[:, 0]
 
 

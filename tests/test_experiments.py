@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -19,7 +20,7 @@ import numpy as np
 import pytest
 
 from nashgp import datasets
-from nashgp.errors import InputError
+from nashgp.errors import InputError, NumericalError
 from nashgp.experiments import (
     EXPERIMENTS,
     anchored_uci,
@@ -32,15 +33,19 @@ from nashgp.experiments import (
     diamond,
     dsvi_uci,
     elbo,
+    fidelity,
     freyface,
     game_uci,
     images,
+    mirror,
     modes,
     one_layer,
     player1,
     power_uci,
     sghmc_uci,
     synthetic,
+    targets,
+    timing,
     tying,
     uci,
 )
@@ -166,6 +171,7 @@ def test_the_commit_is_that_of_the_source():
         calibration,
         convergence,
         elbo,
+        fidelity,
         game_uci,
         images,
         modes,
@@ -174,6 +180,7 @@ def test_the_commit_is_that_of_the_source():
         chains,
         sghmc_uci,
         player1,
+        timing,
         tying,
         uci,
     ],
@@ -506,3 +513,80 @@ def test_a_bound_in_both_units(method, made_up, tmp_path, capsys):
         assert apart == pytest.approx(36 * np.log(spread), rel=1e-6)
         assert scores["elbo_per_row"] == pytest.approx(scores["elbo"] / 36)
         assert np.isfinite(scores["elbo_error"])
+
+
+def test_draws_are_compared_with_a_reference_that_is_kept(monkeypatch, tmp_path, capsys):
+    """The Gaussian alone of one target: the study with its reference, tables and figure."""
+    monkeypatch.chdir(tmp_path)
+    parser = argparse.ArgumentParser()
+    fidelity.add_arguments(parser)
+    options = ["--quick", "--sets", "all-ones", "--kinds", "gaussian"]
+    assert fidelity.main(parser.parse_args(options)) == 0
+    folder = tmp_path / "results" / "fidelity_quick"
+    (file,) = folder.glob("*.json")
+    scores = json.loads(file.read_text())["scores"]
+    assert scores["sliced_excess"] > 0.0 and scores["sliced_floor"] > 0.0
+    assert scores["reference_num_steps"] == 40 and not scores["reference_settled"]
+    assert "all-ones       moment-matched" in capsys.readouterr().out
+    assert (folder / "fidelity.png").stat().st_size > 10_000
+    (kept,) = folder.glob("*.npz")
+    made = {"num_steps": 40, "num_warm_up": 30}
+    monkeypatch.setattr(targets, "_sampled", None)  # not drawn again
+    again = targets.reference("all-ones", folder, loose=True, **made)
+    assert again.draws.shape == (160, 5) and kept.stat().st_size < 10_000
+    with pytest.raises(NumericalError, match="use more reference steps"):
+        targets.reference("all-ones", folder, **made)
+
+
+def test_targets_of_the_study_are_those_there_are():
+    assert list(fidelity.NAMES) == targets.NAMES
+    with pytest.raises(InputError, match=r"--sets must be of sine, .*; got boston"):
+        fidelity.Cell("boston", 0).check()
+    with pytest.raises(InputError, match=r"--kinds must be of gaussian, .*; got hmc"):
+        fidelity.Cell("sine", 0, "hmc").check()
+
+
+def test_a_reference_needs_blackjax(monkeypatch):
+    monkeypatch.setitem(sys.modules, "blackjax", None)
+    with pytest.raises(InputError, match="pip install blackjax"):
+        targets.nuts(jr.key(0), jnp.sum, 1, num_warm_up=1, num_steps=1)
+
+
+def test_mirror_images_are_as_likely(x64):
+    """The flip changes no log density, undoes itself, and folding leaves rising functions."""
+    fitted, data = mirror.problem("float64")
+    draws = np.random.default_rng(0).normal(size=(6, 11))
+    density = jax.jit(jax.vmap(targets.log_joint(fitted.model, data)))
+    images = mirror.flipped(fitted.model, draws)
+    np.testing.assert_allclose(density(jnp.asarray(images)), density(jnp.asarray(draws)), rtol=1e-5)
+    np.testing.assert_allclose(mirror.flipped(fitted.model, images), draws, atol=1e-6)
+    folded = targets.split(fitted.model, jnp.asarray(mirror.folded(fitted.model, draws)))
+    assert np.all(mirror.rising(fitted.model, folded) > 0.0)
+
+
+def test_engines_are_timed_beside_the_published(made_up, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    parser = argparse.ArgumentParser()
+    timing.add_arguments(parser)
+    options = ["--quick", "--sets", "boston", "--kinds", "dsvi"]
+    assert timing.main(parser.parse_args(options)) == 0
+    folder = tmp_path / "results" / "timing_quick"
+    (file,) = folder.glob("*.json")
+    scores = json.loads(file.read_text())["scores"]
+    assert scores["step_ms"] > 0.0 and scores["draws_seconds"] > 0.0
+    assert len(scores["test_mll"]) == len(scores["second"]) == 6
+    out = capsys.readouterr().out
+    assert "SGHMC, published       3.18        143.7" in out
+    assert (folder / "timing.png").stat().st_size > 10_000
+    with pytest.raises(InputError, match="at least six times --chunk"):
+        timing.Cell("boston", 0, num_steps=100).check()
+
+
+def test_draws_of_a_sampler_cost_the_steps_between_them():
+    """Chunks of ten steps: two that compile, then 0.3 s a step with hyperparameters, 0.2 s held."""
+    cell = timing.Cell("boston", 0, "sghmc", num_steps=80, chunk=10, spacing=50)
+    seconds = np.cumsum([30.0, 20.0, 3.0, 3.0, 2.5, 2.0, 2.0, 2.0])
+    np.testing.assert_allclose(cell._step(seconds, trains=True), 0.3)
+    np.testing.assert_allclose(cell._draws(None, seconds), 100 * 50 * 0.2)
+    other = dataclasses.replace(cell, kind="dsvi")
+    np.testing.assert_allclose(other._step(seconds, trains=True), 0.2)

@@ -420,11 +420,11 @@ def data(options: argparse.Namespace) -> int:
     elif options.action == "path":
         print(*datasets.folders(), sep="\n")
     else:
-        print(f"{'name':10} {'rows':>6} {'columns':>7} {'splits':>6}  where")
+        print(f"{'name':12} {'rows':>6} {'columns':>7} {'splits':>6}  where")
         for name, source in (datasets.SOURCES | datasets.IMAGES).items():
             rows, columns, splits = source.size
             where = datasets.find(name) or "missing"
-            print(f"{name:10} {rows:6d} {columns:7d} {splits:6d}  {where}")
+            print(f"{name:12} {rows:6d} {columns:7d} {splits:6d}  {where}")
     return 0
 
 

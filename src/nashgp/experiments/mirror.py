@@ -7,6 +7,7 @@ the rows. A step is either climbed by a rising `f_1` or by a falling one. Condit
 means and all hyperparameters known, so every engine has the same target.
 """
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -41,5 +42,24 @@ def problem(dtype: str = "float32") -> tuple[Fitted, Data]:
 
 def rising(model: DeepGP, values: Values) -> Float[np.ndarray, " S"]:
     """How far `f_1` rises from one end to the other, for each draw."""
-    u = np.asarray(jax.vmap(model.layers[0].unwhiten)(values[0]))[:, :, 0]
+    u = np.asarray(jax.jit(jax.vmap(model.layers[0].unwhiten))(values[0]))[:, :, 0]
     return u[:, -1] - u[:, 0]
+
+
+def flipped(model: DeepGP, draws: Float[np.ndarray, "S D"]) -> Float[np.ndarray, "S D"]:
+    """The mirror images: `u_1` with its sign turned, `u_2` read backwards, both whitened."""
+    first, second = model.layers
+    turn = np.arange(first.num_inducing, draws.shape[1])
+    factor = eqx.filter_jit(lambda layer: layer.factor())(second)
+    backwards = np.asarray(factor.inverse) @ np.asarray(factor.chol)[::-1]
+    images = -draws
+    images[:, turn] = draws[:, turn] @ backwards.T
+    return images
+
+
+def folded(model: DeepGP, draws: Float[np.ndarray, "*S D"]) -> Float[np.ndarray, "*S D"]:
+    """All draws in the half where `f_1` rises, turned where they were not."""
+    flat = draws.reshape(-1, draws.shape[-1])
+    first = flat[:, : model.layers[0].num_inducing, None]
+    falls = rising(model, (jnp.asarray(first),)) < 0.0
+    return np.where(falls[:, None], flipped(model, flat), flat).reshape(draws.shape)

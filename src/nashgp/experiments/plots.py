@@ -260,6 +260,28 @@ def convergence(curves: Sequence[Curve], palette: Mapping[str, str]) -> Figure:
     return figure
 
 
+class Pace(NamedTuple):
+    """The score of test rows as training went on, against its seconds."""
+
+    label: str
+    second: Float[np.ndarray, " marks"]
+    mll: Float[np.ndarray, " marks"]
+
+
+@_styled
+def paces(of: Sequence[Pace], palette: Mapping[str, str]) -> Figure:
+    """Test log density against seconds of training, one line for each engine."""
+    figure, (axes,) = _panels(1, False, 3.4)
+    for one in of:
+        axes.plot(one.second, one.mll, color=palette[one.label], lw=1.6, label=one.label)
+    late = np.concatenate([one.mll[len(one.mll) // 3 :] for one in of])
+    room = 0.15 * (np.max(late) - np.min(late)) + 1e-9  # the way up from the start is off scale
+    axes.set(xscale="log", xlabel="seconds of training", ylabel="test MLL")
+    axes.set_ylim(np.min(late) - room, np.max(late) + room)
+    axes.legend(loc="lower right", fontsize=8)
+    return figure
+
+
 class Game(NamedTuple):
     """One game on the diamond: its settings, its scores, its density on the grid."""
 
@@ -395,11 +417,15 @@ class Comparison(NamedTuple):
 
 @_styled
 def comparison(
-    rows: Sequence[Sequence[Comparison]], palette: Mapping[str, str], *, stacked: bool = False
+    rows: Sequence[Sequence[Comparison]],
+    palette: Mapping[str, str],
+    *,
+    stacked: bool = False,
+    zero: bool = False,
 ) -> Figure:
     """Dots with standard errors, a panel for each set (row) and score (column).
 
-    The last row may be shorter.
+    The last row may be shorter. With `zero`, a line is drawn where nothing is left to gain.
     """
     height = 0.68 + 0.23 * len(palette)
     nrows, ncols = (sum(map(len, rows)), 1) if stacked else (len(rows), len(rows[0]))
@@ -408,6 +434,8 @@ def comparison(
     panels = [panel for row in rows for panel in row]
     for number, (axes, one) in enumerate(zip(grid.ravel(), panels, strict=False)):
         _dots(axes, one, palette, labelled=stacked or number % ncols == 0)
+        if zero:
+            axes.axvline(0.0, color=MUTED, lw=0.8, ls=(0, (4, 3)), zorder=0)
     for axes in grid.ravel()[len(panels) :]:
         axes.set_visible(False)
     return figure

@@ -72,13 +72,14 @@ class Cell(cells.Cell):
                 for leaf in jax.tree.leaves(player.networks)
             ),
             "step_ms": 1e3 * float(np.min(np.diff(outcome.history.seconds)[1:])) / self.steps,
-            "draw_ms": 1e3 * _fastest(lambda: jax.block_until_ready(draw(jr.key(0)))),
-            "predict_ms": 1e3 * _fastest(answer),
+            "draw_ms": 1e3 * fastest(lambda: jax.block_until_ready(draw(jr.key(0)))),
+            "predict_ms": 1e3 * fastest(answer),
         }
 
 
-def _fastest(call: Callable[[], object]) -> float:
-    call()  # compiled here
+def fastest(call: Callable[[], object]) -> float:
+    """Seconds of the fastest of several calls after the first, which compiles."""
+    call()
     times = []
     for _ in range(REPEATS):
         began = time.perf_counter()

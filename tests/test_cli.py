@@ -365,8 +365,8 @@ def test_data_lists_what_is_found(monkeypatch, tmp_path, capsys):
     (tmp_path / "uci" / "boston.npz").touch()
     assert main(["data"]) == 0
     listed = capsys.readouterr().out
-    assert f"boston        506      13     20  {tmp_path}" in listed
-    assert "protein     45730       9      5  missing\n" in listed
+    assert f"boston          506      13     20  {tmp_path}" in listed
+    assert "protein       45730       9      5  missing\n" in listed
     assert main(["data", "list"]) == 0
     assert capsys.readouterr().out == listed
     assert main(["data", "path"]) == 0

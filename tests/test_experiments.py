@@ -446,16 +446,20 @@ def test_calibration_tells_a_posterior_that_is_too_narrow():
     assert np.shape(right["ranks"]) == (300, 3)
 
 
-def test_every_method_at_every_depth_beside_references(made_up, tmp_path, capsys):
+@pytest.mark.parametrize(
+    "methods", [uci.REFERENCES, pytest.param(("boosting", "gaussian"), marks=pytest.mark.slow)]
+)
+def test_every_method_at_every_depth_beside_references(methods, made_up, tmp_path, capsys):
     parser = argparse.ArgumentParser()
     uci.add_arguments(parser)
-    assert uci.main(parser.parse_args(["--quick", "--results", str(tmp_path)])) == 0
+    words = ["--quick", "--results", str(tmp_path), "--methods", *methods]
+    assert uci.main(parser.parse_args(words)) == 0
     shown = capsys.readouterr().out
-    assert "standard boston gaussian 1" in shown and "standard boston neighbours" in shown
+    assert all(f"standard boston {method}" in shown for method in methods)
     assert (tmp_path / "standard.png").exists()
     records = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
     names = {frozenset(r["scores"]) - {"num_layers", "doubted"} for r in records}
-    assert len(records) == 3 and len(names) == 1  # every method has every score
+    assert len(records) == 2 and len(names) == 1  # every method has every score
     with pytest.raises(InputError, match="--methods has no 'magic'; choose from ipvi"):
         uci.Cell("boston", 0, method="magic").check()
 

@@ -14,7 +14,7 @@ test test-slow: export JAX_COMPILATION_CACHE_DIR := $(abspath .jax_cache)
 test test-slow: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0
 test test-slow: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
 # Most programs of the tests run for less time than the compiler would spend on making them fast.
-test: export XLA_FLAGS := --xla_backend_optimization_level=0
+test: export XLA_FLAGS := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false
 
 .DEFAULT_GOAL := help
 .PHONY: help $(VENV) demo test test-slow lint check format docs bench clean

@@ -84,6 +84,7 @@ def random_posterior(
     def moved(path, leaf):
         name = jax.tree_util.keystr(path)
         size = player1 if "read" in name else 0.2 if "mixers" in name else 0.0
+        size = 0.3 if "receive" in name else size
         return leaf + size * random.normal(size=leaf.shape)
 
     return jax.tree_util.tree_map_with_path(moved, made)
@@ -114,6 +115,26 @@ def log_q_on_grid(posterior, h):
         return jax.nn.logsumexp(given + jnp.log(weights / np.sum(weights)))
 
     return jax.lax.map(one, h, batch_size=500)
+
+
+def flat(values):
+    """Rows of all values: layer after layer, output after output."""
+    return np.concatenate([np.asarray(v).transpose(0, 2, 1).reshape(len(v), -1) for v in values], 1)
+
+
+def unflat(posterior, rows):
+    shapes = [mean.shape for mean in posterior.frame.means]
+    parts = np.split(rows, np.cumsum([m * p for m, p in shapes])[:-1], axis=1)
+    return tuple(
+        jnp.asarray(part.reshape(-1, p, m).transpose(0, 2, 1))
+        for part, (m, p) in zip(parts, shapes, strict=True)
+    )
+
+
+def whole_coupling(posterior):
+    """`I + C` as one matrix."""
+    unit = np.eye(sum(mean.size for mean in posterior.frame.means))
+    return unit + flat(posterior.coupling(unflat(posterior, unit))).T
 
 
 def gaps(posterior, model, nums, seed=0):
@@ -315,26 +336,15 @@ def test_a_linear_generator_is_gaussian_with_a_kl_in_closed_form():
         lambda q: q.mixers, posterior, tuple(map(without_noise, posterior.mixers))
     )
     centre = posterior.mix(jnp.zeros((1, 3)))
-    unit = [posterior.mix(jnp.eye(3)[n][None]) for n in range(3)]
-    blocks, mean, noise = [], [], []
+    unit = posterior.mix(jnp.eye(3))
     frame = posterior.frame.gaussians()
-    for number, part in enumerate(frame):
-        m, p = part.value.shape
-        big = jax.scipy.linalg.block_diag(*part.root)  # outputs one after the other
-
-        def flat(array):
-            return np.asarray(array).T.reshape(-1)
-
-        shift = np.stack(
-            [flat(unit[n][number].shift[0] - centre[number].shift[0]) for n in range(3)], axis=1
-        )
-        scale = np.exp(flat(centre[number].log_scale[0]))
-        mean.append(flat(part.value) + np.asarray(big) @ flat(centre[number].shift[0]))
-        blocks.append(np.asarray(big) @ shift)
-        noise.append(np.asarray(big) @ np.diag(scale**2) @ np.asarray(big).T)
-        assert m * p == len(scale)
-    mean, w = np.concatenate(mean), np.concatenate(blocks)
-    covariance = w @ w.T + np.asarray(jax.scipy.linalg.block_diag(*noise))
+    big = jax.scipy.linalg.block_diag(*[root for part in frame for root in part.root])
+    big = np.asarray(big) @ whole_coupling(posterior)
+    middle = flat(tuple(mix.shift for mix in centre))
+    w = big @ (flat(tuple(mix.shift for mix in unit)) - middle).T
+    scale = np.exp(flat(tuple(mix.log_scale for mix in centre)))[0]
+    mean = flat(tuple(part.value[None] for part in frame))[0] + big @ middle[0]
+    covariance = w @ w.T + big @ np.diag(scale**2) @ big.T
     true = 0.5 * (np.trace(covariance) + mean @ mean - len(mean))
     true -= 0.5 * np.linalg.slogdet(covariance)[1]
     for num in (0, 10):
@@ -343,7 +353,7 @@ def test_a_linear_generator_is_gaussian_with_a_kl_in_closed_form():
         each = [float(bound(jr.key(k))) for k in range(20)]
         assert np.mean(each) > true - 4.0 * np.std(each) / len(each) ** 0.5
     draws = posterior.sample(jr.key(0), model, 100_000)
-    got = np.concatenate([np.moveaxis(np.asarray(v), 2, 1).reshape(len(v), -1) for v in draws], 1)
+    got = flat(draws)
     np.testing.assert_allclose(np.mean(got, axis=0), mean, atol=0.03)
     np.testing.assert_allclose(np.cov(got.T), covariance, atol=0.15)
 
@@ -540,6 +550,59 @@ def _batch():
 
 
 # ---- what draws tell of their noise -------------------------------------------------------------
+
+
+def test_a_coupling_is_one_triangular_matrix():
+    """Column by column: what it does, undoes, leaves of the volume, and ties together."""
+    posterior = random_posterior(3, tiny_fitted(num_layers=3).model, rank=2)
+    whole = whole_coupling(posterior)
+    c, ends = whole - np.eye(len(whole)), np.cumsum([mean.size for mean in posterior.frame.means])
+    assert np.max(np.abs(np.triu(c))) == 0.0 and np.max(np.abs(c)) > 0.01
+    back = flat(posterior.coupling.solve(unflat(posterior, whole.T)))
+    np.testing.assert_allclose(back, np.eye(len(whole)), atol=1e-12)
+    blocks = np.split(whole, ends[:-1])
+    each = [0.5 * np.linalg.slogdet(rows @ rows.T)[1] for rows in blocks]
+    np.testing.assert_allclose(posterior.coupling.total_correlation(), sum(each), rtol=1e-10)
+    assert sum(each) > 0.1
+
+
+class Tied(GPPrior):
+    """The values of the second layer are 0.9 times those of the first, and a little noise."""
+
+    def log_density(self, layers, values):
+        first, second = values
+        normal = jax.scipy.stats.norm.logpdf
+        return jnp.sum(normal(first)) + jnp.sum(normal(second, 0.9 * first, 0.19**0.5))
+
+
+@pytest.mark.parametrize(("rank", "least"), [(12, 0.0), (0, 1.0)])
+def test_a_coupled_frame_ties_layers_and_a_product_cannot(rank, least):
+    """The KL to correlated layers goes to zero; without coupling to their total correlation."""
+    fitted = tiny_fitted()
+    model = DeepGP(fitted.model.layers, fitted.model.likelihood, Tied())
+    start = recipes.anchor(Fitted(model, fitted.posterior), whole=True, rank=rank, first_mix=0.0)
+    optimiser = optax.adam(optax.cosine_decay_schedule(0.03, 600))
+
+    def body(number, carry):
+        posterior, memory = carry
+        kl = jax.grad(lambda q: q.sample_and_kl(jr.fold_in(jr.key(5), number), model, 16)[1])
+        gradient = kl(posterior)
+        still = eqx.tree_at(lambda q: (q.mixers, q.player1), gradient, replace_fn=_zeros)
+        with jax.numpy_dtype_promotion("standard"):
+            moves, memory = optimiser.update(still, memory)
+        return eqx.apply_updates(posterior, moves), memory
+
+    begin = (start.posterior, optimiser.init(start.posterior))
+    after, _ = jax.jit(lambda begin: jax.lax.fori_loop(0, 600, body, begin))(begin)
+    _, kl = after.sample_and_kl(jr.key(6), model, 2_000)
+    together = -0.5 * fitted.posterior.means[1].size * np.log(0.19)
+    assert abs(float(kl) / together - least) < 0.05
+    told = measure_information(jr.key(7), after, 2, 2).coupled
+    np.testing.assert_allclose(told / together, 1.0 - least, atol=0.05)
+
+
+def _zeros(tree):
+    return jax.tree.map(jnp.zeros_like, tree)
 
 
 def test_information_of_a_linear_generator():

@@ -11,7 +11,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from nashgp import DeepGPClassifier, DeepGPRegressor, cli, persist, train
+from nashgp import DeepGPClassifier, DeepGPRegressor, cli, persist, programs, train
 from nashgp.checkpoints import FileCheckpoint, before
 from nashgp.engines import DSVI
 from nashgp.errors import InputError
@@ -197,7 +197,7 @@ def test_a_finished_fit_has_no_step_left(path, monkeypatch):
         raise AssertionError("nothing is left to do")
 
     whole = DeepGPRegressor(**SMALL).fit(X, Y)
-    monkeypatch.setattr(train, "_advance", refuse)
+    monkeypatch.setattr(train, "_few", programs.Program(refuse, {}))
     again = DeepGPRegressor(**SMALL).fit(X, Y, resume=path)
     assert_same(whole.fitted_, again.fitted_)
 

@@ -369,10 +369,10 @@ def test_pipelines_searches_and_processes():
 def test_fits_and_predictions_of_changing_size_share_compiled_code():
     """33 to 40 rows are one bucket; row counts of a prediction meet two shapes."""
     x, y = wave(1_500)
-    models, steps = [], train._advance._cached._cache_size()
+    models, steps = [], train._few._jitted._cached._cache_size()
     for num in (33, 36, 40):
         models.append(tiny(num_steps=3, num_mixture=7, num_samples=3).fit(x[:num], y[:num]))
-    assert train._advance._cached._cache_size() - steps == 1
+    assert train._few._jitted._cached._cache_size() - steps == 1
     programs = (predict._of_one, predict._apply)
     calls = [program._cached._cache_size() for program in programs]
     for num in (1, 10, 100, 1_030, 1_500):

@@ -121,6 +121,25 @@ def test_quadratic_features_are_all_products():
     assert judge.networks[0].weights[0].shape[0] == 2 + 3 + 2  # u, its products, z
 
 
+def test_waves_are_cosines_and_sines_of_the_values():
+    """With no hidden layer the logit is linear in them, so Player 1's payoff is concave."""
+    model = tiny_fitted().model
+    judge = generated_posterior(
+        jr.key(0), model, num_waves=3, wave_scale=4.0, discriminator_depth=0
+    ).discriminator
+    values = sample_prior(jr.key(1), model, 4)
+    total = np.zeros(4)
+    for n, (value, layer) in enumerate(zip(values, model.layers, strict=True)):
+        plain = np.asarray(value) / float(judge.scales[n].value)
+        angle = plain @ np.asarray(judge.waves[n].value)
+        z = np.broadcast_to(layer.z, (4, *layer.z.shape))
+        seen = np.concatenate([plain, np.cos(angle), np.sin(angle), z], axis=2)
+        net = judge.networks[n]
+        total += np.sum(seen @ np.asarray(net.weights[0]) + np.asarray(net.biases[0]), axis=(1, 2))
+    np.testing.assert_allclose(judge(values, model.layers), total, rtol=1e-10)
+    assert 1.0 < np.std(np.concatenate([w.value.ravel() for w in judge.waves])) < 8.0
+
+
 def mute(judge):
     """The same discriminator with logits of zero."""
     networks = jax.tree.map(jnp.zeros_like, judge.networks)

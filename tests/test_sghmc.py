@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import nashgp
-from nashgp import DeepGPRegressor, chains, means, train
+from nashgp import DeepGPRegressor, chains, means, programs, train
 from nashgp.batch import make_data
 from nashgp.diagnostics import effective_draws, split_rhat
 from nashgp.engines import SGHMC
@@ -485,15 +485,16 @@ def test_hyperparameters_stop_where_held_out_rows_are_predicted_best(monkeypatch
 
 
 def test_interrupted_chains_keep_their_draws(monkeypatch):
-    advance, calls = train._advance, []
+    advance, calls = programs.Program.__call__, []
 
-    def stop(*args):
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return advance(*args)
+    def stop(self, *args, **settings):
+        if self is train._few:
+            calls.append(1)
+            if len(calls) == 3:
+                raise KeyboardInterrupt
+        return advance(self, *args, **settings)
 
-    monkeypatch.setattr(train, "_advance", stop)
+    monkeypatch.setattr(programs.Program, "__call__", stop)
     model = small().fit(X, Y)
     assert model.history_.interrupted and 0 < model.num_steps_ < 1_500
     assert np.all(np.isfinite(model.predict(X)))

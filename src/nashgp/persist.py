@@ -69,6 +69,17 @@ def _fields(cls: Any) -> tuple[str, ...] | None:
     return getattr(cls, "_fields", None) if issubclass(cls, tuple) else None
 
 
+def _defaults(cls: type) -> dict[str, Any]:
+    """Fields that a file may lack, since it may be older than they are."""
+    if not dataclasses.is_dataclass(cls):
+        return {}
+    return {
+        field.name: field.default
+        for field in dataclasses.fields(cls)
+        if field.default is not dataclasses.MISSING
+    }
+
+
 _MODEL = (kernels, layers, likelihoods, means, model, networks, posteriors, priors, transforms)
 _AROUND = (batch, recipes, scaling)
 # `<module or package>.<class>` is a name for good: a class that moves keeps the one it had.
@@ -216,10 +227,13 @@ class _Reader:
         return known[name]
 
     def instance(self, cls: type, fields: dict[str, object], at: Trail) -> Any:
-        names = _fields(cls) or ()
-        if fields.keys() != set(names):
+        names, newer = _fields(cls) or (), _defaults(cls)
+        if not set(names) - newer.keys() <= fields.keys() <= set(names):
             self.damaged(f"{'.'.join(at)!r} lacks a field of {cls.__name__} or has one too many")
-        values = {name: self.value(fields[name], (*at, name)) for name in names}
+        values = {
+            name: self.value(fields[name], (*at, name)) if name in fields else newer[name]
+            for name in names
+        }
         if issubclass(cls, tuple):
             return tuple.__new__(cls, values.values())
         instance = object.__new__(cls)

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
-from typing import cast as cast_type
 
 import equinox as eqx
 import jax
@@ -48,6 +47,7 @@ from nashgp.posteriors import (
 )
 from nashgp.posteriors.anchored import FIRST_MIX, find_anchored
 from nashgp.precision import dtype_of, scope
+from nashgp.programs import PASSING, Program
 from nashgp.transforms import cast
 
 KERNELS: dict[str, Callable[..., kernels.AbstractStationary]] = {
@@ -277,11 +277,8 @@ def anchor(fitted: Fitted, *, whole: bool, seed: int = 0, **settings: Any) -> Fi
         return Fitted(model, posterior) if whole else above_hidden(model, posterior)
 
 
-# In one program, and not a fast one, since it runs once: random numbers of many shapes take the
-# compiler long.
-_anchored = cast_type(Any, eqx.filter_jit)(
-    anchored_posterior, compiler_options={"xla_backend_optimization_level": 0}
-)
+# In one program: random numbers of many shapes would be as many programs.
+_anchored = Program(anchored_posterior, PASSING)
 
 
 def is_anchored(fitted: Fitted) -> bool:

@@ -5,7 +5,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple, NoReturn, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -25,11 +25,13 @@ from nashgp.layers import SparseGPLayer
 from nashgp.linalg import check_factor
 from nashgp.posteriors import Fitted
 from nashgp.precision import scoped
+from nashgp.programs import LASTING, PASSING, Program
 from nashgp.shapes import Key
 
 logger = logging.getLogger("nashgp")
 
 CHUNK = 100  # steps between two looks at held-out rows
+FEW_ROWS = 256  # in a step
 NUM_ROLLBACKS, SLOWER = 3, 0.3  # a step that fails is tried again from the last good state
 
 
@@ -129,7 +131,6 @@ class Checkpoint(Protocol):
         ...
 
 
-@eqx.filter_jit
 def _advance(
     engine: Engine,
     key: Key,
@@ -161,9 +162,20 @@ def _advance(
     return jax.lax.fori_loop(span[0], span[1], body, (state, record))
 
 
-@eqx.filter_jit
 def _result(engine: Engine, key: Key, state: State, data: Data, num: int) -> Fitted:
     return engine.result(key, state, data, num)
+
+
+_few, _many, _finish = (
+    Program(_advance, PASSING),
+    Program(_advance, LASTING),
+    Program(_result, PASSING),
+)
+
+
+def _loop(data: Data, batch_size: int | None) -> Program:
+    """Steps over few rows are done before the compiler would have made them fast."""
+    return _few if (batch_size or len(data)) <= FEW_ROWS else _many
 
 
 @scoped
@@ -171,7 +183,8 @@ def compile_steps(engine: Engine, fitted: Fitted, data: Data, batch_size: int | 
     """Have the program ready that `run` spends its steps in; takes none."""
     key, none = jr.key(0), jnp.asarray(0)
     state = _blank(engine, key, fitted)
-    cast(Any, _advance).lower(engine, key, state, data, (none, none), batch_size, CHUNK).compile()
+    advance = _loop(data, batch_size)
+    advance.compile(engine, key, state, data, (none, none), batch_size, CHUNK)
 
 
 @scoped
@@ -179,7 +192,7 @@ def compile_result(engine: Engine, fitted: Fitted, data: Data, num_kept: int) ->
     """Have the program ready that ends a `run`."""
     key = jr.key(0)
     state = _blank(engine, key, fitted)
-    cast(Any, _result).lower(engine, key, state, data, num_kept).compile()
+    _finish.compile(engine, key, state, data, num_kept)
 
 
 def _blank(engine: Engine, key: Key, fitted: Fitted) -> State:
@@ -222,6 +235,7 @@ def run(
     start, steps, final, score = jr.split(key, 4)
     if state is None:  # compiled anew each time: it holds numbers that equal engines differ in
         state = eqx.filter_jit(lambda key, fitted: engine.init(key, fitted))(start, fitted)
+    advance = _loop(data, batch_size)
     log, pace, best = _Log(len(data), num_steps, progress), _Pace(), Best(state)
     if checkpoint is not None and (known := checkpoint.enter(state)) is not None:
         state, best = known.state, known.best
@@ -236,7 +250,7 @@ def run(
                 failure = None
                 for span in pace.cut(begin, end):
                     traced = (jnp.asarray(span[0]), jnp.asarray(span[1]))
-                    after, info = _advance(engine, steps, state, data, traced, batch_size, chunk)
+                    after, info = advance(engine, steps, state, data, traced, batch_size, chunk)
                     num = span[1] - span[0]
                     info = jax.tree.map(lambda leaf, num=num: np.asarray(leaf)[:num], info)
                     if not _is_finite(info.objective, after):
@@ -248,14 +262,14 @@ def run(
                     break
                 if len(log.events) == NUM_ROLLBACKS:  # look at the state that the bad step met
                     traced = (jnp.asarray(failure.span[0]), jnp.asarray(failure.step))
-                    state, _ = _advance(engine, steps, state, data, traced, batch_size, chunk)
-                    failure.explain(_result(engine, final, state, data, 1))
+                    state, _ = advance(engine, steps, state, data, traced, batch_size, chunk)
+                    failure.explain(_finish(engine, final, state, data, 1))
                 state = good = slower(good, SLOWER)
                 log.go_back(begin, failure)
             held_out = np.nan
             if validation is not None:
                 with log.paused():
-                    now = _result(engine, final, state, data, validation.num_samples)
+                    now = _finish(engine, final, state, data, validation.num_samples)
                     held_out = _held_out(score, now, validation)
                 best = best.offer(state, end, held_out)
             log.mark(end, held_out)
@@ -268,7 +282,7 @@ def run(
         log.close()
     if best.step == 0:  # no held-out rows, or interrupted before they were first scored
         best = Best(state, log.done)
-    fitted = _result(engine, final, best.state, data, num_kept)
+    fitted = _finish(engine, final, best.state, data, num_kept)
     return Outcome(fitted, log.history(best.step), state)
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from nashgp.batch import Batch, Data
 from nashgp.model import DeepGP
 from nashgp.networks import Network
-from nashgp.posteriors import Fitted
+from nashgp.posteriors import Coupling, Fitted
 from nashgp.shapes import Key, Scalar
 
 
@@ -122,8 +122,9 @@ def adam(
 ) -> optax.GradientTransformation:
     """Adam at a constant rate, or with a rate that falls to zero along a cosine.
 
-    Networks may have a rate of their own, since what moves a kernel is too much for them, and so
-    may the model, at rate 0 if it is known.
+    Networks may have a rate of their own, since what moves a kernel is too much for them, and a
+    coupling shares it: its many numbers would add up the noise of fast steps. So may the model, at
+    rate 0 if it is known.
     """
 
     def one(rate: float) -> optax.GradientTransformation:
@@ -158,7 +159,7 @@ class Climbs:
 def _kinds(params: PyTree) -> PyTree[str]:
     """Which rate each part of a pytree climbs at."""
 
-    names = {Network: "network", DeepGP: "model"}
+    names = {Network: "network", Coupling: "network", DeepGP: "model"}
 
     def kind(node: object) -> PyTree[str]:
         return jax.tree.map(lambda _: names.get(type(node), "rest"), node)

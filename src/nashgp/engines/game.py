@@ -87,6 +87,8 @@ class PaperGame:
       zero over `warm_up` steps. While it is large, modes overlap and mass can move between them.
     - `gradient_penalty` on Player 1's slopes.
     - `quadratic` features of each inducing value for Player 1.
+    - `num_waves` cosines and sines of each inducing value for Player 1, with frequencies of spread
+      `wave_scale`. With `discriminator_depth=0` its payoff is concave.
     - `adaptive_contrast`: Player 1 tells q from the Gaussian with q's moments, and the ratio of
       that Gaussian to the prior is exact. (Mescheder et al. 2017; needs a prior with a density.)
     - `decay_steps` over which all rates fall to zero along a cosine.
@@ -111,6 +113,8 @@ class PaperGame:
     instance_noise: float = 0.0
     gradient_penalty: float = 0.0
     quadratic: bool = False
+    num_waves: int = 0
+    wave_scale: float = 5.0
     adaptive_contrast: bool = False
     decay_steps: int | None = number(None)
 
@@ -132,6 +136,8 @@ class PaperGame:
                 discriminator_depth=self.discriminator_depth,
                 discriminator_width=self.discriminator_width,
                 quadratic=self.quadratic,
+                num_waves=self.num_waves,
+                wave_scale=self.wave_scale,
             )
         params, frozen = eqx.partition(model, trainable(model))
         generator, discriminator = posterior.generator, posterior.discriminator

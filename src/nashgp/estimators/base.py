@@ -867,8 +867,8 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         """What the draws of an anchored game tell of their noise, in nats; None without a game.
 
         `total` is how far the posterior is from one Gaussian, `gap` what the objective misses of
-        it, `layers` the parts of single layers and `across` what layers tell of one another. Of
-        the first member.
+        it, `layers` the parts of single layers. What layers tell of one another is `across` by
+        their common noise and `coupled` by the Gaussian itself. Of the first member.
         """
         check_is_fitted(self)
         anchored = find_anchored(self._first.posterior)
@@ -906,9 +906,10 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         if isinstance(posterior, DrawnPosterior) and posterior.num_draws >= chains.FEWEST:
             lines.append(f"chains: {self.chains_}")
         if (told := self.information_) is not None:
+            between = told["across"] + told["coupled"]
             lines.append(
                 f"anchored game: draws tell {told['total']:.3g} nats of their noise, the objective "
-                f"misses {told['gap']:.2g} of them; {told['across']:.2g} nats across layers"
+                f"misses {told['gap']:.2g} of them; layers tell {between:.2g} nats of one another"
             )
         return "\n".join(lines)
 

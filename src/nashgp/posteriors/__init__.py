@@ -2,6 +2,7 @@
 
 from nashgp.posteriors.anchored import (
     AnchoredPosterior,
+    Coupling,
     Critic,
     Information,
     Mix,
@@ -47,6 +48,7 @@ __all__ = [
     "Below",
     "CollapsedPosterior",
     "Columns",
+    "Coupling",
     "Critic",
     "Discriminator",
     "DrawnPosterior",

@@ -2,10 +2,11 @@
 
     ε ~ N(0, I)                                   one noise for all layers and inducing inputs
     h_m = a(ε ⊕ z_m) + b(ε ⊕ z_m) η_m             η ~ N(0, I), networks shared over m
-    v = μ + R h
+    v = μ + R (h + C h)                           C moves later layers and outputs by earlier ones
 
-Given ε all is Gaussian; the mixture over ε may have any shape. With a = 0 and b = 1 it is the
-posterior of DSVI. What cannot be computed is the information `I(v; ε)` alone, and Player 1 bounds
+Given ε all is Gaussian; the mixture over ε may have any shape. With a = 0, b = 1 and C = 0 it is
+the posterior of DSVI, a product over layers and outputs; with C alone it is one Gaussian of all of
+them. What cannot be computed is the information `I(v; ε)` alone, and Player 1 bounds
 it from below: a `Recogniser` that guesses ε (Sobolev and Vetrov, "Importance weighted hierarchical
 variational inference", 2019), or a `Critic` that tells a draw's own ε from others (Nguyen,
 Wainwright and Jordan, "Estimating divergence functionals and the likelihood ratio by convex risk
@@ -13,6 +14,7 @@ minimization", 2010).
 """
 
 import abc
+import itertools
 from typing import NamedTuple
 
 import equinox as eqx
@@ -32,6 +34,7 @@ from nashgp.shapes import Key, Number
 from nashgp.transforms import Frozen
 
 NOISE_DIM, WIDTH, NUM_IMPORTANCE = 8, 32, 10
+RANK = 16  # of what a column of inducing values can learn of those before it
 LOUDEST, WIDEST = 10.0, 5.0  # how far a logarithm may go: beyond it one draw outweighs all others
 FIRST_MIX = 0.05  # standard deviation of a(ε, z) at the start: small, and not zero
 
@@ -53,6 +56,70 @@ def _mix(out: Float[Array, "*S M O"]) -> Mix:
     """Both halves of a network's outputs; the scale never leaves `exp(± WIDEST)`."""
     shift, log_scale = jnp.split(out, 2, axis=-1)
     return Mix(shift, WIDEST * jnp.tanh(log_scale / WIDEST))
+
+
+class Coupling(eqx.Module):
+    """`C`: each column of inducing values is moved by those before it.
+
+        (C h)_c = A_c Σ_{b<c} B_bᵀ h_b,      columns in order of layers, then of outputs
+
+    `I + C` is triangular with ones, so densities need no determinant of it. `A` starts at zero.
+    """
+
+    receive: tuple[Float[Array, "_M _P R"], ...]
+    send: tuple[Float[Array, "_M _P R"], ...]
+
+    def __call__(self, h: Values) -> Values:
+        """`C h`."""
+        sent = [jnp.einsum("smp,mpr->spr", v, b) for v, b in zip(h, self.send, strict=True)]
+        heard = jnp.cumsum(jnp.concatenate(sent, axis=1), axis=1)
+        heard = jnp.pad(heard[:, :-1], ((0, 0), (1, 0), (0, 0)))
+        ends = list(itertools.accumulate(v.shape[2] for v in h))[:-1]
+        parts = zip(jnp.split(heard, ends, axis=1), self.receive, strict=True)
+        return tuple(jnp.einsum("spr,mpr->smp", said, a) for said, a in parts)
+
+    def solve(self, u: Values) -> Values:
+        """`(I + C)⁻¹ u`, column after column."""
+        found, heard = [], jnp.zeros((len(u[0]), self.send[0].shape[2]), u[0].dtype)
+        for value, a, b in zip(u, self.receive, self.send, strict=True):
+
+            def column(heard: Array, part: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+                mine, a, b = part
+                h = mine - heard @ a.T
+                return heard + h @ b, h
+
+            columns = (jnp.moveaxis(value, 2, 0), jnp.moveaxis(a, 1, 0), jnp.moveaxis(b, 1, 0))
+            heard, h = jax.lax.scan(column, heard, columns)
+            found.append(jnp.moveaxis(h, 0, 2))
+        return tuple(found)
+
+    def total_correlation(self) -> Float[Array, ""]:
+        """What the layers of `h + C h` tell of one another, in nats, if `h ~ N(0, I)`.
+
+        With `T = I + C` within a layer and `G = Σ_b B_bᵀ B_b` over the layers below it, a layer's
+        covariance is `T Tᵀ + A G Aᵀ` while that of all layers has determinant one, so the sum over
+        layers of `½ log det(I + G Wᵀ W)` with `W = T⁻¹ A` is the answer.
+        """
+        total = jnp.zeros((), self.send[0].dtype)
+        below = jnp.zeros((self.send[0].shape[2],) * 2, total.dtype)
+        for a, b in zip(self.receive, self.send, strict=True):
+            (solved,) = Coupling((a,), (b,)).solve((jnp.moveaxis(a, 2, 0),))
+            w = solved.reshape(len(solved), -1)
+            inside = jnp.eye(len(below), dtype=total.dtype) + below @ (w @ w.T)
+            total = total + 0.5 * jnp.linalg.slogdet(inside)[1]
+            below = below + jnp.einsum("mpr,mps->rs", b, b)
+        return total
+
+
+def _coupling(key: Key, frame: GaussianPosterior, rank: int) -> Coupling:
+    """At rest; what is sent has variance one or less."""
+    shapes = [(*mean.shape, rank) for mean in frame.means]
+    total = sum(m * p for m, p, _ in shapes)
+    send = [
+        total**-0.5 * jr.normal(jr.fold_in(key, number), shape, frame.means[0].dtype)
+        for number, shape in enumerate(shapes)
+    ]
+    return Coupling(tuple(map(jnp.zeros_like, send)), tuple(send))
 
 
 class Pool(eqx.Module):
@@ -169,7 +236,7 @@ class Critic(AbstractPlayer1):
 
 
 class AnchoredPosterior(AbstractVariational):
-    """`q(v) = ∫ N(ε | 0, I) Π_l N(v_l | μ_l + R_l a_l(ε), R_l b_l(ε)² R_lᵀ) dε`.
+    """`q(v) = ∫ N(ε | 0, I) N(v | μ + Q a(ε), Q b(ε)² Qᵀ) dε`, with `Q = R (I + C)`.
 
     The networks know an inducing input by where it was when they were made (`places`), so the KL
     does not depend on where training moves it.
@@ -181,6 +248,7 @@ class AnchoredPosterior(AbstractVariational):
     places: tuple[Frozen, ...]
     noise_dim: int = eqx.field(static=True)
     num_importance: int = eqx.field(static=True, default=NUM_IMPORTANCE)
+    coupling: Coupling | None = None
 
     def sample_and_kl(self, key: Key, model: DeepGP, num: int) -> tuple[Values, Float[Array, ""]]:
         """Joint draws, and an unbiased estimate of an upper bound of the KL.
@@ -231,23 +299,26 @@ class AnchoredPosterior(AbstractVariational):
             ]
         )
 
-    def values(self, h: Values) -> Values:
-        """`v = μ + R h`."""
-        frame = zip(*self.frame.parts(), h, strict=True)
+    def values(self, h: Values, own: Values | None = None) -> Values:
+        """`v = μ + R (h + C h)`; with `own`, `v = μ + R (own + C h)`."""
+        moved = h if own is None else own
+        if self.coupling is not None:
+            moved = jax.tree.map(jnp.add, moved, self.coupling(h))
+        frame = zip(*self.frame.parts(), moved, strict=True)
         return tuple(mean[None] + times(root, value) for mean, root, value in frame)
 
     def coordinates(self, values: Values) -> Values:
-        """`h = R⁻¹ (v - μ)`."""
+        """`h = (I + C)⁻¹ R⁻¹ (v - μ)`."""
         found = []
         for mean, root, value in zip(*self.frame.unshared().parts(), values, strict=True):
             apart = jnp.moveaxis(value - mean[None], 0, 1)  # inducing inputs first
             each = jax.vmap(lambda r, a: solve_triangular(r, a, lower=True), (0, 2), 2)
             found.append(jnp.moveaxis(each(root, apart), 1, 0))
-        return tuple(found)
+        return tuple(found) if self.coupling is None else self.coupling.solve(tuple(found))
 
     @property
     def log_det(self) -> Float[Array, ""]:
-        """`log |det R|`, over all layers and outputs."""
+        """`log |det R (I + C)|`, over all layers and outputs."""
         total = jnp.zeros((), self._dtype)
         for mean, root in zip(*self.frame.parts(), strict=True):
             each = jnp.sum(jnp.log(jnp.abs(jnp.diagonal(root, axis1=1, axis2=2))))
@@ -257,13 +328,16 @@ class AnchoredPosterior(AbstractVariational):
     def _kl_given_noise(
         self, model: DeepGP, mixes: tuple[Mix, ...], h: Values, values: Values
     ) -> Float[Array, " S"]:
-        """`KL(q(v | ε) ‖ p)` of each draw; from the draw itself if the prior is not the GP's."""
+        """`KL(q(v | ε) ‖ p)` of each draw; from the draw itself if the prior is not the GP's.
+
+        Each column is averaged given those before it: its own noise is integrated out.
+        """
         if type(model.prior) is not GPPrior:
             log_q = sum(mix.log_density(value) for mix, value in zip(mixes, h, strict=True))
             log_p = jax.vmap(lambda v: model.prior.log_density(model.layers, v))(values)
             return log_q - self.log_det - log_p
         total = jnp.zeros(len(h[0]), self._dtype) - self.log_det
-        centres = self.values(tuple(mix.shift for mix in mixes))
+        centres = self.values(h, tuple(mix.shift for mix in mixes))
         for mix, centre, root in zip(mixes, centres, self.frame.parts()[1], strict=True):
             squares = jnp.sum(root**2, axis=1).T  # Σ_m R_pmk², one for each column k of R
             variance = jnp.broadcast_to(squares, centre.shape) * jnp.exp(2.0 * mix.log_scale)
@@ -287,11 +361,13 @@ def anchored_posterior(
     num_importance: int = NUM_IMPORTANCE,
     first_mix: Number = FIRST_MIX,
     player1: str = "recogniser",
+    rank: int = RANK,
 ) -> AnchoredPosterior:
     """Both players where the game begins: all but the Gaussian `frame`, and no information.
 
     The frame may cover the first layers alone. `a` starts small and not zero: at zero nothing is to
-    be recognised, and r the prior is the best response. `player1` is "recogniser" or "critic".
+    be recognised, and r the prior is the best response. `player1` is "recogniser" or "critic". With
+    `rank=0` there is no coupling.
     """
     mixers, looks, places = [], [], []
     for number, (mean, layer) in enumerate(zip(frame.means, model.layers, strict=False)):
@@ -309,21 +385,26 @@ def anchored_posterior(
     read = network(jr.fold_in(key, len(mixers)), widths, dtype=dtype)
     read = scaled(read, jnp.zeros(widths[-1], dtype))
     judge = (Critic if is_critic else Recogniser)(Pool(tuple(looks)), read)
-    return AnchoredPosterior(frame, tuple(mixers), judge, tuple(places), noise_dim, num_importance)
+    coupling = _coupling(jr.fold_in(key, len(mixers) + 1), frame, rank) if rank else None
+    return AnchoredPosterior(
+        frame, tuple(mixers), judge, tuple(places), noise_dim, num_importance, coupling
+    )
 
 
 class Information(NamedTuple):
     """What draws tell of their noise, in nats: how far the posterior is from one Gaussian.
 
     `total` is `I(v; ε)` by many importance draws, and `gap` what a training step's few miss of it.
-    `layers` are `I(v_l; ε)`, and `across = Σ_l I(v_l; ε) - I(v; ε)` is the total correlation of the
-    layers, zero for every posterior that is a product over them.
+    `layers` are `I(h_l; ε)`, and `across = Σ_l I(h_l; ε) - I(h; ε)` is the total correlation of
+    layers that comes from their noise; `coupled` is that which `C` adds to layers without noise.
+    Both are zero for every posterior that is a product over layers.
     """
 
     total: Float[Array, ""]
     gap: Float[Array, ""]
     layers: Float[Array, " L"]
     across: Float[Array, ""]
+    coupled: Float[Array, ""]
 
 
 @eqx.filter_jit
@@ -344,7 +425,9 @@ def measure_information(
 
     short, whole, layers = jax.lax.map(one, jr.split(key, num_draws))  # one at a time, for memory
     total, by_layer = jnp.mean(whole), jnp.mean(layers, axis=0)
-    return Information(total, total - jnp.mean(short), by_layer, jnp.sum(by_layer) - total)
+    coupled = posterior.coupling.total_correlation() if posterior.coupling else 0.0 * total
+    gap, across = total - jnp.mean(short), jnp.sum(by_layer) - total
+    return Information(total, gap, by_layer, across, coupled)
 
 
 def find_anchored(tree: PyTree) -> AnchoredPosterior | None:

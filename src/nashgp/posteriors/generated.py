@@ -52,7 +52,8 @@ class Discriminator(eqx.Module):
     """`T(U) = Σ_l Σ_m t_l(u_lm ⊕ z_lm)`: the logit of `U` being a draw of q and not of the prior.
 
     A sum over inducing inputs sees no correlation between them, and none between layers. With
-    `quadratic`, products of the outputs of an inducing input are further inputs. All of them are
+    `quadratic`, products of the outputs of an inducing input are further inputs; with `waves`,
+    cosines and sines of them, whose fine detail a network would be slow to learn. All of them are
     in units of `scales`, the spread of the prior.
     """
 
@@ -61,18 +62,29 @@ class Discriminator(eqx.Module):
     tied: bool = eqx.field(static=True)
     whitened: bool = eqx.field(static=True)
     quadratic: bool = eqx.field(static=True)
+    waves: tuple[Frozen, ...] | None = None
 
     def __call__(self, values: Values, layers: Layers) -> Logits:
         """One logit for each joint draw, from whitened values stacked along a first axis."""
-        logits = map(self._judge, self.networks, self.scales, values, layers)
+        waves = self.waves or (None,) * len(self.networks)
+        logits = map(self._judge, self.networks, self.scales, waves, values, layers)
         return sum(logits, start=jnp.zeros(len(values[0]), values[0].dtype))
 
     def _judge(
-        self, net: Network, scale: Frozen, value: Float[Array, "S M P"], layer: SparseGPLayer
+        self,
+        net: Network,
+        scale: Frozen,
+        waves: Frozen | None,
+        value: Float[Array, "S M P"],
+        layer: SparseGPLayer,
     ) -> Logits:
-        seen = (value if self.whitened else jax.vmap(layer.unwhiten)(value)) / scale.value
+        plain = (value if self.whitened else jax.vmap(layer.unwhiten)(value)) / scale.value
+        seen = plain
         if self.quadratic:
-            seen = jnp.concatenate([seen, products(seen)], axis=2)
+            seen = jnp.concatenate([seen, products(plain)], axis=2)
+        if waves is not None:
+            angle = plain @ waves.value
+            seen = jnp.concatenate([seen, jnp.cos(angle), jnp.sin(angle)], axis=2)
         return jnp.sum(net(beside(seen, layer) if self.tied else seen), axis=(1, 2))
 
 
@@ -114,27 +126,34 @@ def generated_posterior(
     discriminator_depth: int = 1,
     discriminator_width: int | None = None,
     quadratic: bool = False,
+    num_waves: int = 0,
+    wave_scale: float = 5.0,
 ) -> GeneratedPosterior:
     """Both players at a random start.
 
     As in the paper unless told otherwise: noise as wide as `x`, one hidden layer as wide as `z`.
+    The frequencies of `num_waves` waves are N(0, wave_scale²) in units of the prior's spread.
     """
     noise_dim = noise_dim or model.layers[0].z.shape[1]
     scales = tuple(map(Frozen, prior_scales(jr.fold_in(key, len(model.layers)), model, whitened)))
-    makers, judges = [], []
+    makers, judges, waves = [], [], []
     for number, layer in enumerate(model.layers):
         make, judge = jr.split(jr.fold_in(key, number))
-        p, d, m = layer.num_outputs, layer.z.shape[1], layer.num_inducing
+        z, p = layer.z, layer.num_outputs
+        m, d = z.shape
         told = d if tied else 0
-        settings = {"copies": None if tied else m, "dtype": layer.z.dtype}
+        settings = {"copies": None if tied else m, "dtype": z.dtype}
         hidden = [width or d] * depth
         makers.append(network(make, [noise_dim + told, *hidden, p], **settings))
-        seen = p + p * (p + 1) // 2 if quadratic else p
+        seen = p + quadratic * p * (p + 1) // 2 + 2 * num_waves
+        waves.append(Frozen(wave_scale * jr.normal(jr.fold_in(judge, p), (p, num_waves), z.dtype)))
         hidden = [discriminator_width or d] * discriminator_depth
         judges.append(network(judge, [seen + told, *hidden, 1], **settings))
     return GeneratedPosterior(
         Generator(tuple(makers), scales, noise_dim, tied, whitened),
-        Discriminator(tuple(judges), scales, tied, whitened, quadratic),
+        Discriminator(
+            tuple(judges), scales, tied, whitened, quadratic, tuple(waves) if num_waves else None
+        ),
     )
 
 

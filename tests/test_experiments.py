@@ -51,6 +51,7 @@ from nashgp.experiments import (
 )
 from nashgp.experiments.cells import work
 from nashgp.experiments.dsvi_uci import STUDY, Cell
+from nashgp.posteriors import CollapsedPosterior
 
 RESULTS = Path(__file__).parent.parent / "results"
 
@@ -540,6 +541,16 @@ def test_draws_are_compared_with_a_reference_that_is_kept(monkeypatch, tmp_path,
     assert again.draws.shape == (160, 5) and kept.stat().st_size < 10_000
     with pytest.raises(NumericalError, match="use more reference steps"):
         targets.reference("all-ones", folder, **made)
+
+
+@pytest.mark.parametrize("kind", ["collapsed", "anchored"])
+def test_a_deep_target_with_normal_noise_is_fitted_with_its_last_layer_exact(kind):
+    """Draws of all layers come back, the last one from its Gaussian given those below."""
+    fitted, data = targets.problem("few-rows")
+    found = fidelity.Cell("few-rows", 0, kind, num_steps=3)._fit(fitted, data)
+    assert isinstance(found.posterior, CollapsedPosterior)
+    values = found.posterior.sample(jr.key(0), found.model, 7)
+    assert [v.shape for v in values] == [(7, 5, 1), (7, 6, 1)]
 
 
 def test_targets_of_the_study_are_those_there_are():

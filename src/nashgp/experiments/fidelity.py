@@ -3,11 +3,12 @@
     nashgp run fidelity
 
 Small deep GPs of one, two and three layers with one common target each (see `targets`). `gaussian`
-is DSVI's posterior, a Gaussian for each layer; `anchored` the anchored game around it, on the
-bimodal target twenty scattered, tempered and blended ones; `anchored-large` the same game with more
-draws and larger players, for deep targets of one mode; `sghmc` many chains of the sampler. All know
-the hyperparameters. Distances between draws are in excess of their floor, reference against
-reference. Errors of the function over a grid of inputs are in standard deviations of the
+is DSVI's posterior, a Gaussian for each layer; `collapsed` has the last layer integrated out, where
+normal noise allows it, and a Gaussian for each layer below. `anchored` is the anchored game as the
+library plays it: around `collapsed` where there is one, around `gaussian` elsewhere, and on the
+bimodal target twenty scattered, tempered and blended ones. `sghmc` are many chains of the sampler.
+All know the hyperparameters. Distances between draws are in excess of their floor, reference
+against reference. Errors of the function over a grid of inputs are in standard deviations of the
 reference's function, those of the variance relative. `matched` is the distance of the Gaussian with
 the reference's mean and covariance: how far the target is from any Gaussian. Reference draws are
 kept as small files beside the results and used again. A figure is written beside the results.
@@ -32,10 +33,8 @@ if TYPE_CHECKING:
     from nashgp.experiments.targets import Reference
     from nashgp.posteriors import Fitted
 
-KINDS = ("gaussian", "anchored", "anchored-large", "sghmc")
-DEEP = ("few-rows", "step", "gate", "three-layers")  # whose layers are correlated in one mode
-LARGE = {"width": 32, "depth": 2, "num_importance": 50}
-LARGE_SAMPLES, LARGE_RATE, LARGE_NOISE = 32, 0.01, 2
+KINDS = ("gaussian", "collapsed", "anchored", "sghmc")
+COLLAPSIBLE = ("few-rows", "step", "three-layers")  # deep, with normal noise and one mode
 NAMES = (  # those of `targets`, known here before JAX is
     "sine",
     "all-ones",
@@ -126,30 +125,34 @@ class Cell(cells.Cell):
                 key, sampler, _spread(fitted), data, num_steps=2 * half, chunk=1_000, num_kept=kept
             ).fitted
         engine, start = self._game(fitted)
-        return train.run(key, engine, start, data, num_steps=self.num_steps, chunk=1_000).fitted
+        return train.run(
+            key, engine, start, data, num_steps=self.num_steps, chunk=1_000, num_kept=NUM_DRAWS
+        ).fitted
 
     def _game(self, fitted: "Fitted"):
-        """DSVI with drawn inducing values, or an anchored game of the same, as in `modes`."""
+        """An engine and what it starts from."""
         from nashgp import recipes
-        from nashgp.engines import DSVI, Starts, Tempered
+        from nashgp.engines import DSVI, Collapsed, Starts, Tempered
+        from nashgp.experiments import targets
 
-        large = self.kind == "anchored-large"
-        engine = DSVI(
+        whole = self.kind == "gaussian" or self.set not in COLLAPSIBLE
+        kind = DSVI if whole else Collapsed
+        engine = kind(
             self.rate,
-            LARGE_SAMPLES if large else self.num_samples,
-            draw_inducing=True,
+            self.num_samples,
             decay_steps=self.num_steps,
-            network_rate=LARGE_RATE if large else self.network_rate,
+            network_rate=self.network_rate,
             model_rate=0.0,
+            power=0.0,
+            **({"draw_inducing": True} if whole else {}),
         )
-        if self.kind == "gaussian":
+        if not whole:
+            fitted = targets.averaged(fitted)
+        if self.kind != "anchored":
             return engine, fitted
         shape = {"seed": self.split, "width": 16, "first_mix": 0.5}
-        if large:
-            shape |= LARGE
-            return engine, recipes.anchor(fitted, whole=True, noise_dim=LARGE_NOISE, **shape)
         if self.set != "mirror":
-            return engine, recipes.anchor(fitted, whole=True, noise_dim=self.noise_dim, **shape)
+            return engine, recipes.anchor(fitted, whole=whole, noise_dim=self.noise_dim, **shape)
         warm_up = max(1, 2 * self.num_steps // 3)
         blended = Starts(Tempered(engine, warm_up, 0.003), self.num_starts, 1.0, blended=True)
         return blended, recipes.anchor(fitted, whole=True, noise_dim=2, **shape)
@@ -238,7 +241,7 @@ STUDY = cells.Study(
     },
     axes=("set", "kind", "split"),
     label=lambda cell: f"{cell.set} {cell.kind}",
-    keep=lambda cell: cell.kind != "anchored-large" or cell.set in DEEP,
+    keep=lambda cell: cell.kind != "collapsed" or cell.set in COLLAPSIBLE,
 )
 add_arguments = STUDY.add_arguments
 
@@ -290,16 +293,16 @@ def _values(records: list[dict], name: str, key: str) -> dict[str, tuple[float, 
 
 
 def ratios(records: list[dict]) -> str:
-    """The anchored games' sliced Wasserstein excess over the Gaussian's, target by target."""
+    """Sliced Wasserstein excesses, and those of better posteriors over the Gaussian's."""
     lines = ["sliced Wasserstein, in excess of the floor"]
     for name in _names(records):
         found = _values(records, name, "sliced")
-        gaussian, games = found["gaussian"], [found["anchored"], found["anchored-large"]]
+        gaussian, games = found["gaussian"], [found["collapsed"], found["anchored"]]
         matched = next(r["scores"]["matched"] for r in records if r["cell"]["set"] == name)
         line = f"  {name:14} moment-matched {matched:7.4f}"
         for kind, value in found.items():
             line += f"  {kind} " + ("      -" if value is None else f"{value[0]:7.4f}")
-        for game in games if gaussian else ():
-            line += f"  / gaussian {game[0] / gaussian[0]:5.2f}" if game and gaussian else ""
+        for kind, game in zip(("collapsed", "anchored"), games, strict=True):
+            line += f"  {kind}/gaussian {game[0] / gaussian[0]:.2f}" if game and gaussian else ""
         lines.append(line)
     return "\n".join(lines)

@@ -152,6 +152,13 @@ def log_joint(model: DeepGP, data: Data) -> Callable[[Float[Array, " D"]], Scala
     return density
 
 
+def averaged(fitted: Fitted) -> Fitted:
+    """The same target with the likelihood itself, for engines that have to know it."""
+    likelihood = fitted.model.likelihood
+    assert isinstance(likelihood, Pointwise)
+    return eqx.tree_at(lambda f: f.model.likelihood, fitted, likelihood.inner)
+
+
 class Pointwise(AbstractLikelihood):
     """A likelihood where functions are known given the inducing values: averages are values.
 

@@ -10,7 +10,6 @@ of the steps, where the rates are all but zero; differences are paired over spli
 
 import argparse
 import dataclasses
-import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -105,10 +104,7 @@ add_arguments = STUDY.add_arguments
 def main(options: argparse.Namespace) -> int:
     """Run what is missing; print the table and the paired differences."""
     status = STUDY.main(options)
-    records = [
-        json.loads(path.read_text()) for path in sorted(STUDY.folder(options).glob("*.json"))
-    ]
-    print(differences([record for record in records if "scores" in record]))
+    print(differences(cells.scored(STUDY.folder(options))))
     return status
 
 

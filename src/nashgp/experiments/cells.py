@@ -171,6 +171,12 @@ def saved(cell: Cell, results: Path) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
+def scored(results: Path) -> list[dict[str, Any]]:
+    """The records in a folder that have scores, whatever their settings."""
+    records = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
+    return [record for record in records if "scores" in record]
+
+
 @functools.cache
 def commit() -> str | None:
     """The commit of the source, with a plus sign if tracked files differ; None if there is none."""

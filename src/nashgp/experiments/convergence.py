@@ -11,7 +11,6 @@ results.
 
 import argparse
 import dataclasses
-import json
 import os
 from collections.abc import Sequence
 
@@ -165,8 +164,7 @@ def main(options: argparse.Namespace) -> int:
 
     status = STUDY.main(options)
     results = STUDY.folder(options)
-    records = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
-    done = [record for record in records if "scores" in record]
+    done = cells.scored(results)
     for name in sorted({record["cell"]["set"] for record in done}):
         of_set = [record for record in done if record["cell"]["set"] == name]
         print(speedups(name, of_set))

@@ -16,7 +16,6 @@ kept as small files beside the results and used again. A figure is written besid
 
 import argparse
 import dataclasses
-import json
 import os
 import time
 from pathlib import Path
@@ -252,8 +251,7 @@ def main(options: argparse.Namespace) -> int:
 
     status = STUDY.main(options)
     results = STUDY.folder(options)
-    records = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
-    done = [record for record in records if "scores" in record]
+    done = cells.scored(results)
     if not done:
         return status
     print(ratios(done))

@@ -12,7 +12,6 @@ faces over the map, the posterior of a half face on a grid with draws of it, and
 
 import argparse
 import dataclasses
-import json
 import os
 import time
 from pathlib import Path
@@ -196,8 +195,8 @@ def draw(results: Path) -> list[Path]:
     from nashgp.experiments import plots
 
     made = []
-    for record in map(json.loads, (path.read_text() for path in sorted(results.glob("*.json")))):
-        if "faces" in record.get("scores", {}):
+    for record in cells.scored(results):
+        if "faces" in record["scores"]:
             made.append(results / f"faces-{record['cell']['split']}.png")
             shown = {name: np.array(record["scores"][name]) for name in plots.Faces._fields}
             plots.faces(plots.Faces(**shown)).savefig(made[-1], dpi=130)

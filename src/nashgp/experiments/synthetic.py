@@ -13,7 +13,6 @@ a second figure has the panels of its appendix.
 
 import argparse
 import dataclasses
-import json
 import os
 import time
 from collections.abc import Sequence
@@ -163,16 +162,10 @@ def main(options: argparse.Namespace) -> int:
     if "jobs" in options:
         beside.jobs = options.jobs
     status = chains.STUDY.main(beside) or status
-    sampled = _done(chains.STUDY.folder(beside))
-    for path in draw(_done(results), sampled, results):
+    sampled = cells.scored(chains.STUDY.folder(beside))
+    for path in draw(cells.scored(results), sampled, results):
         print(os.fspath(path))
     return status
-
-
-def _done(folder: Path) -> list[dict]:
-    """The records of a folder that have scores."""
-    records = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-    return [record for record in records if "scores" in record]
 
 
 def draw(records: Sequence[dict], sampled: Sequence[dict], results: Path) -> tuple[Path, Path]:

@@ -13,7 +13,6 @@ decides nothing. Run it on a machine that does nothing else.
 
 import argparse
 import dataclasses
-import json
 import os
 
 import numpy as np
@@ -154,8 +153,7 @@ def main(options: argparse.Namespace) -> int:
 
     status = STUDY.main(options)
     results = STUDY.folder(options)
-    records = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
-    done = [record for record in records if "scores" in record]
+    done = cells.scored(results)
     if not done:
         return status
     print(beside(done))

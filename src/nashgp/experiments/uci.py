@@ -13,7 +13,6 @@ written beside the results.
 
 import argparse
 import dataclasses
-import json
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -204,7 +203,7 @@ def main(options: argparse.Namespace) -> int:
     """Run what is missing; print the table, ranks and paired differences, and draw the figures."""
     status = STUDY.main(options)
     results = STUDY.folder(options)
-    records = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
+    records = cells.scored(results)
     for protocol in PROTOCOLS:
         found = gather([r for r in records if r["cell"]["protocol"] == protocol])
         if found:
@@ -218,10 +217,9 @@ def gather(records: Sequence[Mapping[str, Any]]) -> Found:
     """Test MLL by set, method and split."""
     found: Found = {}
     for record in records:
-        if "scores" in record:
-            cell = record["cell"]
-            of_set = found.setdefault(cell["set"], {})
-            of_set.setdefault(label(cell), {})[cell["split"]] = record["scores"]["mll"]
+        cell = record["cell"]
+        of_set = found.setdefault(cell["set"], {})
+        of_set.setdefault(label(cell), {})[cell["split"]] = record["scores"]["mll"]
     return found
 
 

@@ -341,7 +341,7 @@ def _anchor(key: Key, fitted: Fitted) -> Fitted:
     first, second = jr.split(key)
     below = Below(
         anchored_latents(first, latents),
-        anchored_posterior(second, hidden, fitted.model) if hidden.means else hidden,
+        anchored_posterior(second, hidden, fitted.model, rank=0) if hidden.means else hidden,
         posterior.below.dense,
     )
     return Fitted(fitted.model, dataclasses.replace(posterior, below=below))

@@ -101,7 +101,7 @@ def test_early_stopping_hands_back_the_best_state_on_held_out_rows():
 
 def test_ctrl_c_returns_what_is_done(monkeypatch):
     """Pressed in the middle of a chunk: every step that ended is kept, none is repeated."""
-    advance, calls = train._advance, []
+    advance, calls = train._few, []
 
     def pressed(*args):
         if len(calls) == 3:
@@ -109,7 +109,7 @@ def test_ctrl_c_returns_what_is_done(monkeypatch):
         calls.append(1)
         return advance(*args)
 
-    monkeypatch.setattr(train, "_advance", pressed)
+    monkeypatch.setattr(train, "_loop", lambda *_: pressed)
     monkeypatch.setattr(
         train._Pace, "cut", lambda self, begin, end: ((s, s + 1) for s in range(begin, end))
     )
@@ -157,7 +157,7 @@ def test_ctrl_c_before_the_first_chunk_returns_the_start(monkeypatch):
     def pressed(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(train, "_advance", pressed)
+    monkeypatch.setattr(train, "_loop", lambda *_: pressed)
     outcome = train.run(jr.key(0), DSVI(), tiny_fitted(), tiny_data(), num_steps=50)
     assert outcome.history.interrupted and len(outcome.history.objective) == 0
     for a, b in zip(leaves(outcome.fitted), leaves(tiny_fitted()), strict=True):
@@ -246,6 +246,6 @@ def test_progress_bar_shows_the_objective_per_row(capsys):
 def test_a_second_fit_of_the_same_shape_compiles_nothing():
     options = {"num_steps": 4, "chunk": 4}
     train.run(jr.key(0), DSVI(num_samples=4), tiny_fitted(), tiny_data(), **options)
-    before = train._advance._cached._cache_size()
+    before = train._few._jitted._cached._cache_size()
     train.run(jr.key(5), DSVI(num_samples=4), tiny_fitted(), tiny_data(), **options)
-    assert train._advance._cached._cache_size() == before
+    assert train._few._jitted._cached._cache_size() == before

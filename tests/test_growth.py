@@ -15,7 +15,9 @@ from nashgp import DeepGPRegressor, growth, load, recipes, train
 from nashgp.batch import make_data
 from nashgp.engines import Collapsed, Lanes, collapsed_objective, lane
 from nashgp.engines.collapsed import below_last
+from nashgp.estimators import base
 from nashgp.estimators.base import Task
+from nashgp.likelihoods import Poisson
 from nashgp.posteriors import Ensemble, members_of
 from tests.cases import rows, tiny_data, tiny_fitted
 
@@ -163,6 +165,55 @@ def test_rows_held_out_choose_the_depth(gains, depth, monkeypatch):
         assert model.num_layers_ == 3
         assert DeepGPRegressor(num_layers="auto", **settings).fit(x[:9], x[:9, 0]).num_layers_ == 2
         assert len(seen) == 3
+
+
+def rows_that_repeat(num: int = 240):
+    """Inputs of which a third are copies of others, and a surprise of its own for each."""
+    random = np.random.default_rng(0)
+    distinct = random.uniform(-2.0, 2.0, size=(2 * num // 3, 3))
+    which = np.arange(num) % len(distinct)
+    return distinct[which], random.normal(size=len(distinct))[which]
+
+
+def test_rows_that_repeat_are_remembered_if_they_agree(tmp_path, monkeypatch):
+    """Copies of surprises can only be known by heart; copies with noise of their own cannot."""
+    monkeypatch.setattr(base, "MANY_INDUCING", 20)
+    x, y = rows_that_repeat()
+    settings = dict(engine="dsvi", num_layers=1, num_steps=60, num_mixture=4, random_state=0)
+    model = DeepGPRegressor(**settings).fit(x, y)
+    assert model.remembers_ and model.num_inducing_ == len(np.unique(x, axis=0)) == 160
+    known = np.arange(80)  # those that have copies
+    assert np.std(model.predict(x[known]) - y[known]) < 0.5 * np.std(y)
+    model.save(tmp_path / "model.nashgp")
+    again = load(tmp_path / "model.nashgp").set_params(warm_start=True, num_layers=2).fit(x, y)
+    assert again.remembers_ and again.num_layers_ == 1 and again.num_inducing_ == 160
+    noise = np.random.default_rng(1).normal(size=len(y))
+    other = DeepGPRegressor(**settings).fit(x, noise)
+    assert not other.remembers_ and other.num_inducing_ == 20
+
+
+def test_what_is_set_is_not_replaced_by_memory():
+    x, y = rows_that_repeat()
+    likelihood = recipes.LIKELIHOODS["gaussian"](1)
+    task = Task(x, y[:, None], np.ones(len(x)), likelihood)
+    assert DeepGPRegressor()._may_remember(task)
+    for settings in (
+        dict(num_inducing=50),
+        dict(kernel="rbf"),
+        dict(power=0.5),
+        dict(num_restarts=2),
+        dict(batch_size=20),
+        dict(last_layer="natural"),
+        dict(engine="sghmc"),
+        dict(game="paper"),
+        dict(num_samples=100),
+    ):
+        assert not DeepGPRegressor(**settings)._may_remember(task), settings
+    assert not DeepGPRegressor()._may_remember(task.of(np.arange(165)))  # five copies
+    assert not DeepGPRegressor()._may_remember(task._replace(likelihood=Poisson()))
+    assert (
+        DeepGPRegressor(num_inducing="distinct")._start(0, task).model.layers[0].num_inducing == 160
+    )
 
 
 @pytest.fixture(scope="module")

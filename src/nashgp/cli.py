@@ -38,11 +38,11 @@ class Option(NamedTuple):
     help: str
 
 
-def number_or_auto(kind: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A reader of numbers that lets "auto" pass."""
+def number_or_auto(kind: Callable[[str], Any], *words: str) -> Callable[[str], Any]:
+    """A reader of numbers that lets "auto" pass, and other words."""
 
     def number(text: str) -> Any:
-        return text if text == "auto" else kind(text)
+        return text if text in ("auto", *words) else kind(text)
 
     return number
 
@@ -53,7 +53,9 @@ OPTIONS = {
     "game": Option(str, "anchored", "game of an implicit posterior: anchored, paper"),
     "num_layers": Option(number_or_auto(int), 2, "depth; 1 is a sparse GP; auto tries 1 to 3"),
     "hidden_dim": Option(int, None, "width of the hidden layers; else that of the inputs"),
-    "num_inducing": Option(number_or_auto(int), "auto", "inducing inputs of each layer, or auto"),
+    "num_inducing": Option(
+        number_or_auto(int, "distinct"), "auto", "inducing inputs of each layer, auto, or distinct"
+    ),
     "kernel": Option(str, "rbf+matern32", "rbf, matern12, matern32, matern52, or a sum"),
     "likelihood": Option(str, "auto", "auto, gaussian, student-t, poisson, robust-max, softmax"),
     "covariance": Option(str, "auto", "of the outputs of a hidden layer: auto, full, shared"),

@@ -65,6 +65,10 @@ COLLAPSED_SIZE = 2**21  # largest rows x inducing inputs x draws for which every
 FULL_SIZE = 2**21  # largest width x inducing inputs² of a hidden layer with a root for each output
 QUIET_SCALE = 1e-5  # the published start
 QUIET_POWER = 1.0  # bold where rows are few, and an average with a careful member can afford it
+KERNEL, DISTINCT = "rbf+matern32", "distinct"
+REPEATED = 0.05  # share of rows that are copies of others from which on memory is tried
+MEMORY_STEPS, MEMORY_RATE = 60, 0.05  # few, for they are dear, and so with larger strides
+MEMORY = {"num_layers": 1, "num_inducing": DISTINCT, "kernel": "matern12", "power": 0.5}
 HIDDEN_SCALE = 1e-3  # the published 1e-5 starts so far from the prior that Adam is long on its way
 
 _draw = eqx.filter_jit(paths.draw_functions)
@@ -164,7 +168,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         num_layers: int | str = 2,
         hidden_dim: int | None = None,
         num_inducing: int | str = "auto",
-        kernel: recipes.Kernel = "rbf+matern32",
+        kernel: recipes.Kernel = KERNEL,
         likelihood: str | AbstractLikelihood = "auto",
         covariance: str = "auto",
         num_steps: int | None = None,
@@ -252,7 +256,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         keeper = self._keeper(checkpoint, resume, checkpoint_seconds, (x, t, w, previous))
         seed = keeper.seed if keeper else seed_of(self.random_state)
         task = Task(*scaling.forward(x[:, kept], t), w, likelihood, previous, keeper)
-        maker, first = self._at_depth(seed, task)
+        maker, first = self._suited(seed, task)
         plan, power, outcome = first or maker._member(seed, task)
         members, powers = [outcome.fitted], [power]
         for number in range(1, len(previous) if previous else plan.num_restarts):
@@ -276,6 +280,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         self.num_inducing_ = outcome.fitted.model.layers[0].num_inducing
         self.num_layers_ = len(outcome.fitted.model.layers)
         self.num_restarts_ = len(members)
+        self.remembers_ = self.num_inducing != maker.num_inducing == DISTINCT
         self.num_steps_ = len(outcome.history.objective)
         self.batch_size_ = plan.batch_size or plan.num_rows
         self.last_layer_, self.power_, self.powers_ = plan.last_layer, power, powers
@@ -283,35 +288,69 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         self._warn_of_chains()
         return self
 
-    def _at_depth(self, seed: int, task: Task) -> "tuple[DeepGPEstimator, Trained | None]":
-        """This estimator, or its like with the depth whose fit to some rows predicts the others.
+    def _suited(self, seed: int, task: Task) -> "tuple[DeepGPEstimator, Trained | None]":
+        """Of the estimators like this one, that whose fit to some rows predicts the others.
 
         With it the fit to those rows, if `Ctrl-C` made that the last one.
         """
-
-        def like(depth: int) -> DeepGPEstimator:
-            return copy.copy(self).set_params(num_layers=depth)
-
-        if self.num_layers != "auto":
-            return self, None
-        if task.previous:
-            return like(len(task.previous[0].model.layers)), None
-        num_rows = len(task.x)
-        if num_rows < JUDGED_ROWS:
-            return like(DEPTHS[0]), None
+        likes, num_rows = self._likes(task), len(task.x)
+        if len(likes) == 1:
+            return likes[0], None
         order = np.random.default_rng(seed).permutation(num_rows)
         held, kept = np.split(order, [round(growth.HELD_OUT * num_rows)])
         apart = task.of(held).data(self.dtype, padded=False)
         scores = []
-        for depth in DEPTHS:
-            trained = like(depth)._member(seed, task.of(kept))
+        for like in likes:
+            trained = like._member(seed, task.of(kept))
             if trained.outcome.history.interrupted:
-                return like(depth), trained
+                return like, trained
             key = jr.split(jr.key(seed))[1]
             scores.append(
                 growth.scores(key, trained.outcome.fitted, apart, num_samples=self.num_mixture)
             )
-        return like(DEPTHS[growth.clearly_best(np.stack(scores))]), None
+        return likes[growth.clearly_best(np.stack(scores))], None
+
+    def _likes(self, task: Task) -> "list[DeepGPEstimator]":
+        """What held-out rows choose from where settings leave a choice; the first if in doubt."""
+
+        def like(**settings: Any) -> DeepGPEstimator:
+            return copy.copy(self).set_params(**settings)
+
+        def remembering() -> DeepGPEstimator:
+            num_steps = min(self.num_steps or MEMORY_STEPS, MEMORY_STEPS)
+            rate = self.learning_rate or MEMORY_RATE
+            return like(**MEMORY, num_steps=num_steps, learning_rate=rate)
+
+        if task.previous:
+            depth = len(task.previous[0].model.layers)
+            return [remembering() if self._remembered else like(num_layers=depth)]
+        judged = len(task.x) >= JUDGED_ROWS
+        depths = (self.num_layers,)
+        if self.num_layers == "auto":
+            depths = DEPTHS if judged else DEPTHS[:1]
+        likes = [like(num_layers=depth) for depth in depths]
+        return [*likes, remembering()] if judged and self._may_remember(task) else likes
+
+    @property
+    def _remembered(self) -> bool:
+        """Whether the last fit chose an inducing input for every distinct row."""
+        return getattr(self, "remembers_", False)
+
+    def _may_remember(self, task: Task) -> bool:
+        """Whether rows repeat, and an inducing input for each distinct one can be afforded.
+
+        Among rows that repeat, some held out have copies among those kept, and only a model with
+        room for every row can tell.
+        """
+        chosen = (self.num_inducing, self.num_restarts, self.power, self.kernel)
+        is_open = chosen == ("auto", "auto", "auto", KERNEL) and self.batch_size is None
+        is_open &= self.last_layer in ("auto", "collapsed")
+        is_open &= isinstance(task.likelihood, Gaussian)
+        if not is_open or self._plays_paper or self._samples:
+            return False
+        num_rows, num_distinct = len(task.x), len(np.unique(task.x, axis=0))
+        repeat = num_rows - num_distinct >= REPEATED * num_rows
+        return repeat and num_rows * num_distinct * self._num_samples <= COLLAPSED_SIZE
 
     def _member(self, seed: int, task: Task) -> Trained:
         """The first member of a fit, from nothing or from where a previous one was."""
@@ -397,8 +436,8 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         at_least_one("num_mixture", self.num_mixture)
         if self.num_layers != "auto":
             at_least_one("num_layers", self.num_layers, otherwise='"auto"')
-        if self.num_inducing != "auto":
-            at_least_one("num_inducing", self.num_inducing, otherwise='"auto"')
+        if self.num_inducing not in ("auto", DISTINCT):
+            at_least_one("num_inducing", self.num_inducing, otherwise='"auto" or "distinct"')
         if self.num_restarts != "auto":
             at_least_one("num_restarts", self.num_restarts, otherwise='"auto"')
         if self.power != "auto":
@@ -625,6 +664,8 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         return named and other and width == num_inputs
 
     def _num_inducing(self, num_rows: int) -> int:
+        if self.num_inducing == DISTINCT:
+            return num_rows  # no more are taken than are distinct
         if self.num_inducing != "auto":
             return int(self.num_inducing)
         return MANY_INDUCING if num_rows <= FEW_ROWS else NUM_INDUCING
@@ -642,7 +683,8 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
                 f"y has {t.shape[1]} columns and the fit to go on from had "
                 f"{len(self.scaling_.y_scale)}; set warm_start=False."
             )
-        if self.num_layers not in ("auto", len(self._first.model.layers)):
+        depths = ("auto", len(self._first.model.layers))
+        if self.num_layers not in depths and not self._remembered:
             raise InputError(
                 f"num_layers is {self.num_layers} and the fit to go on from had "
                 f"{len(self._first.model.layers)} layers; set warm_start=False."

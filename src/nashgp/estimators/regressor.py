@@ -33,9 +33,13 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
         than 200 rows: 2). That takes three fits more.
     hidden_dim : int or None
         Width of the hidden layers; None for that of the inputs, 30 at most.
-    num_inducing : int or "auto"
-        Inducing inputs of each layer, fewer when there are fewer distinct rows; "auto" for 256 up
-        to 2,000 rows and 128 beyond.
+    num_inducing : int, "auto" or "distinct"
+        Inducing inputs of each layer, fewer when there are fewer distinct rows; "distinct" for one
+        at each of them; "auto" for 256 up to 2,000 rows and 128 beyond. Where a twentieth of the
+        rows or more are copies of others, "auto" also tries a single layer that remembers: an
+        inducing input for each distinct row and a Matérn-1/2 kernel. It is taken in place of all
+        else if it predicts a fifth of the rows clearly better from the rest; for normal noise, up
+        to 2,097,152 rows x distinct rows, with `kernel`, `power` and `num_restarts` as they come.
     kernel : str or kernel object or function
         "rbf", "matern12", "matern32", "matern52", "rational-quadratic", or a sum such as
         "rbf+matern32"; a kernel from `nashgp.kernels`; or a function that makes one from the
@@ -103,6 +107,7 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
     fitted_ : the model and its posterior, or the ensemble of them, for `nashgp.predict`.
     num_layers_, num_inducing_, num_steps_, num_restarts_, batch_size_, last_layer_, power_,
         powers_, seed_ : what was chosen; `powers_` are those of all members.
+    remembers_ : whether that was a single layer that remembers every distinct row.
 
     Examples
     --------

@@ -34,6 +34,7 @@ class Cell(cells.Cell):
             "powers": model.powers_,
             "num_inducing": model.num_inducing_,
             "num_restarts": model.num_restarts_,
+            "remembers": model.remembers_,
         }
 
 

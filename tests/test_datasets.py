@@ -28,6 +28,7 @@ SIZES = {
     "protein": (45730, 9, 5),
     "wine-red": (1599, 11, 20),
     "nycflights13": (273_853, 8, 1),
+    "us-flights": (2_100_000, 9, 1),
 }
 
 
@@ -320,7 +321,9 @@ def test_a_set_without_a_home_is_not_fetched(tiny, monkeypatch):
 def test_registry_is_whole():
     assert set(datasets.SOURCES) == set(SIZES)
     for name, source in datasets.SOURCES.items():
-        assert source.path == f"{'uci' if source.home else 'large'}/{name}.npz"
+        folder, _, file = source.path.partition("/")
+        assert folder == ("uci" if source.home else "large")
+        assert file == f"{name.replace('us-flights', 'us_flights_2001_2m')}.npz"
         assert len(bytes.fromhex(source.sha256)) == len(bytes.fromhex(source.content)) == 32
         assert source.size == SIZES[name]
 
@@ -337,7 +340,46 @@ def test_real_sets(name):
     assert np.isfinite(data.x).all()
     assert np.isfinite(data.y).all()
     test_rows = data.test_mask.sum(axis=1)
-    assert np.all(np.abs(test_rows - rows / 10) <= 1.0)  # a tenth, rounded either way
+    share = 21 if name == "us-flights" else 10
+    assert np.all(np.abs(test_rows - rows / share) <= 1.0)  # rounded either way
+    if name == "us-flights":  # miles tell whether the airports are where they should be
+        away = np.abs(data.x[:, [5, 6]] - data.x[:, [7, 8]]) * [69.0, 53.0]
+        assert np.corrcoef(np.hypot(*away[::100].T), data.x[::100, 4])[0, 1] > 0.98
+
+
+def test_songs_are_read_and_split_as_published(tmp_path, monkeypatch):
+    random = np.random.default_rng(0)
+    table = np.column_stack([random.integers(1922, 2011, size=8), random.normal(size=(8, 90))])
+    path = tmp_path / datasets.SONGS
+    path.parent.mkdir()
+    monkeypatch.setenv(datasets.FOLDER, str(tmp_path))
+    with pytest.raises(InputError, match="unpack YearPredictionMSD of the UCI repository"):
+        load("year-msd")
+    np.savetxt(path, table, delimiter=",")
+    with pytest.raises(InputError, match="has 8 rows in place of 515345"):
+        load("year-msd")
+    monkeypatch.setattr(datasets, "SONG_ROWS", 8)
+    monkeypatch.setattr(datasets, "TEST_SONGS", 3)
+    x, y, x_test, y_test = load("year-msd").split(0)
+    np.testing.assert_array_equal(np.concatenate([y, y_test]), table[:, :1])
+    np.testing.assert_array_equal(np.concatenate([x, x_test]), table[:, 1:])
+    assert len(x) == 5 and len(x_test) == 3
+    np.savetxt(path, table[:, :50], delimiter=",")
+    with pytest.raises(InputError, match="91 numbers in each row"):
+        load("year-msd")
+    path.write_text("no,numbers\n")
+    with pytest.raises(InputError, match="cannot be read"):
+        load("year-msd")
+
+
+@pytest.mark.skipif(not have_data(), reason="NASHGP_DATA does not name a folder with all sets")
+def test_an_excerpt_of_the_songs_passes_through(tmp_path):
+    with np.load(Path(os.environ[datasets.FOLDER], "large/year_msd_excerpt.npz")) as excerpt:
+        rows = np.column_stack([excerpt["y"], excerpt["X"]])
+    np.savetxt(tmp_path / "songs.txt", rows, delimiter=",")
+    x, y = datasets.read_songs(tmp_path / "songs.txt")
+    assert x.shape == (1_176, 90) and y.min() == 1930.0 and y.max() == 2010.0
+    np.testing.assert_allclose(x, rows[:, 1:])
 
 
 def test_sets_compare_by_identity():

@@ -37,6 +37,7 @@ from nashgp.experiments import (
     freyface,
     game_uci,
     images,
+    large,
     mirror,
     modes,
     one_layer,
@@ -175,6 +176,7 @@ def test_the_commit_is_that_of_the_source():
         fidelity,
         game_uci,
         images,
+        large,
         modes,
         one_layer,
         synthetic,
@@ -595,6 +597,27 @@ def test_engines_are_timed_beside_the_published(made_up, monkeypatch, tmp_path, 
     assert (folder / "timing.png").stat().st_size > 10_000
     with pytest.raises(InputError, match="at least six times --chunk"):
         timing.Cell("boston", 0, num_steps=100).check()
+
+
+def test_large_sets_are_fitted_in_batches(made_up, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(large, "SETS", ("boston",))
+    monkeypatch.setattr(large, "SOME", 20)
+    parser = argparse.ArgumentParser()
+    large.add_arguments(parser)
+    options = ["--quick", "--sets", "boston", "--methods", "dsvi", "boosting", "--depths", "1"]
+    assert large.main(parser.parse_args([*options, "--batch-size", "10"])) == 0
+    folder = tmp_path / "results" / "large_quick"
+    found = {record["cell"]["method"]: record["scores"] for record in cells.scored(folder)}
+    assert set(found) == {"dsvi", "boosting"} and (folder / "large.png").is_file()
+    assert all(one["num_rows"] == 36 and one["peak_mb"] > 50.0 for one in found.values())
+    assert "boston dsvi 1" in capsys.readouterr().out
+    with pytest.raises(InputError, match="--methods has no 'magic'"):
+        large.Cell("boston", 0, "magic").check()
+    with pytest.raises(InputError, match="--sets has no 'energy'"):
+        large.Cell("energy", 0).check()
+    with pytest.raises(InputError, match="--splits must be 0"):
+        large.Cell("boston", 1).check()
 
 
 def test_draws_of_a_sampler_cost_the_steps_between_them():

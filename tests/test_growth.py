@@ -192,7 +192,8 @@ def test_rows_that_repeat_are_remembered_if_they_agree(tmp_path, monkeypatch):
     assert not other.remembers_ and other.num_inducing_ == 20
 
 
-def test_what_is_set_is_not_replaced_by_memory():
+def test_what_is_set_is_not_replaced_by_memory(monkeypatch):
+    monkeypatch.setattr(base, "MANY_INDUCING", 20)
     x, y = rows_that_repeat()
     likelihood = recipes.LIKELIHOODS["gaussian"](1)
     task = Task(x, y[:, None], np.ones(len(x)), likelihood)
@@ -206,11 +207,13 @@ def test_what_is_set_is_not_replaced_by_memory():
         dict(last_layer="natural"),
         dict(engine="sghmc"),
         dict(game="paper"),
-        dict(num_samples=100),
+        dict(num_samples=100),  # more than can be afforded
     ):
         assert not DeepGPRegressor(**settings)._may_remember(task), settings
     assert not DeepGPRegressor()._may_remember(task.of(np.arange(165)))  # five copies
     assert not DeepGPRegressor()._may_remember(task._replace(likelihood=Poisson()))
+    monkeypatch.setattr(base, "MANY_INDUCING", 160)  # each row has its input already
+    assert not DeepGPRegressor()._may_remember(task)
     assert (
         DeepGPRegressor(num_inducing="distinct")._start(0, task).model.layers[0].num_inducing == 160
     )

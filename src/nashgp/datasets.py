@@ -31,6 +31,12 @@ TIMEOUT = 30.0  # seconds without an answer
 PARTIAL, STALE = ".partial-", 3_600.0  # folders of files being written; no file takes an hour
 
 
+Rows = NDArray[np.float64]
+Bytes = NDArray[np.uint8]
+Table = tuple[np.ndarray, np.ndarray, np.ndarray]  # inputs, targets, mask of each split's test rows
+Arrays = tuple[Bytes, ...]  # training images and labels, test images and labels
+
+
 class Source(NamedTuple):
     """A known set: where it lies below a data folder, what it must be, where it is published.
 
@@ -43,6 +49,25 @@ class Source(NamedTuple):
     content: str
     home: str  # folder below `HOME`; empty for a set that nobody publishes as it is
     size: tuple[int, int, int]  # rows, input columns, splits
+    table: Callable[[Mapping[str, np.ndarray]], Table] = lambda arrays: (
+        arrays["X"],
+        arrays["y"],
+        arrays["test_mask"],
+    )
+
+
+def _flights(arrays: Mapping[str, np.ndarray]) -> Table:
+    """Month, day, weekday, minute of departure, miles, and where both airports are."""
+    names = ("month", "day_of_month", "day_of_week", "dep_time_min", "distance_miles")
+    columns = [arrays[name] for name in names]
+    for end in ("origin", "destination"):
+        which = arrays[end]
+        columns += [arrays[f"airport_{axis}"][which] for axis in ("lat", "lon")]
+    return (
+        np.stack(columns, axis=1, dtype=np.float64),
+        arrays["delay_min"],
+        arrays["test_mask"][None],
+    )
 
 
 SOURCES = {
@@ -104,7 +129,19 @@ SOURCES = {
         "",
         (273_853, 8, 1),
     ),
+    # Flights in the United States in the first half of 2001 (package vega-datasets 3.2.1).
+    "us-flights": Source(
+        "large/us_flights_2001_2m.npz",
+        "9e934d5d2cee34cc38a802dcbc5e92e16c11314dcb9c16612357ba4b74c86d07",
+        "a29889486489c4a144a13281d53fd57e0ae90f44962387275559e87300965dd4",
+        "",
+        (2_100_000, 9, 1),
+        _flights,
+    ),
 }
+
+SONGS = "large/YearPredictionMSD.txt"  # as its home at UCI has it, out of the archive
+SONG_ROWS, SONG_COLUMNS, TEST_SONGS = 515_345, 90, 51_630
 
 
 class ImageSource(NamedTuple):
@@ -114,7 +151,7 @@ class ImageSource(NamedTuple):
     sha256: str
     content: str
     home: tuple[str, ...]  # addresses of the files
-    read: Callable[..., "Arrays"]
+    read: Callable[..., Arrays]
     size: tuple[int, int, int]  # rows, pixels, splits
 
 
@@ -123,7 +160,7 @@ def _idx_home(folder: str) -> tuple[str, ...]:
     return tuple(f"{folder}/{part}-ubyte.gz" for part in parts)
 
 
-def _from_idx(*files: bytes) -> "Arrays":
+def _from_idx(*files: bytes) -> Arrays:
     """Four gzipped idx files: a magic number, the shape, the bytes."""
     arrays = []
     for file in files:
@@ -133,7 +170,7 @@ def _from_idx(*files: bytes) -> "Arrays":
     return tuple(arrays)
 
 
-def _from_cifar(archive: bytes) -> "Arrays":
+def _from_cifar(archive: bytes) -> Arrays:
     """A tar of six batches whose rows are a label and three planes of 32 x 32."""
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
         names = sorted(name for name in files.getnames() if name.endswith(".bin"))
@@ -178,9 +215,6 @@ IMAGES = {
 FACES = "images/freyface.npz"
 FACES_SHA256 = "b31ddb973f41a99244168000379cc79c3f1e4402c3604814fe3699002931659b"
 
-Rows = NDArray[np.float64]
-Bytes = NDArray[np.uint8]
-Arrays = tuple[Bytes, ...]  # training images and labels, test images and labels
 PARTS = ("x_train", "y_train", "x_test", "y_test")
 
 
@@ -238,6 +272,8 @@ def find(name: str) -> Path | None:
 
 def load(name: str) -> Regression:
     """Read one set of `SOURCES` from the data folders, refusing any other content."""
+    if name == "year-msd":
+        return load_songs()
     data = _read(name, _found(name))
     if not isinstance(data, Regression):
         raise InputError(f"The data set {name!r} holds images; choose one of {', '.join(SOURCES)}.")
@@ -264,6 +300,39 @@ def load_faces() -> Bytes:
         raise InputError(f"{path} does not hold the known faces; replace it by a fresh copy.")
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         return arrays["x"]
+
+
+def load_songs() -> Regression:
+    """YearPredictionMSD: the year of each song from 90 numbers, the last 51,630 rows for tests.
+
+    That split lets no artist be in both parts. The set has to be downloaded by hand.
+    """
+    path = next((folder / SONGS for folder in folders() if (folder / SONGS).is_file()), None)
+    if path is None:
+        searched = " or ".join(str(folder) for folder in folders())
+        raise InputError(
+            f"{SONGS} is not in {searched}; unpack YearPredictionMSD of the UCI repository to a "
+            f"folder and set {FOLDER} to the one above it."
+        )
+    x, y = read_songs(path)
+    if len(x) != SONG_ROWS:
+        raise InputError(f"{path} has {len(x)} rows in place of {SONG_ROWS}; unpack it again.")
+    test = np.arange(SONG_ROWS) >= SONG_ROWS - TEST_SONGS
+    return Regression("year-msd", x, y, test[None])
+
+
+def read_songs(path: str | os.PathLike[str]) -> tuple[Rows, Rows]:
+    """Inputs and years of rows that are a year and 90 numbers, all between commas."""
+    try:
+        table = np.loadtxt(path, delimiter=",", ndmin=2)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({error}); unpack it again.") from error
+    if table.shape[1] != 1 + SONG_COLUMNS or not np.all(np.isfinite(table)):
+        raise InputError(
+            f"{path} must have {1 + SONG_COLUMNS} numbers in each row, a year and its inputs; it "
+            f"has {table.shape[1]} columns."
+        )
+    return table[:, 1:], table[:, :1]
 
 
 def _found(name: str) -> Path:
@@ -293,7 +362,7 @@ def _read(name: str, path: Path) -> Regression | Images:
             if isinstance(source, ImageSource):
                 data = Images(name, *(_bytes(arrays, part) for part in PARTS))
             else:
-                data = _regression(name, arrays["X"], arrays["y"], arrays["test_mask"])
+                data = _regression(name, *source.table(arrays))
     except Exception as error:  # NumPy has many for a file that is none of its own
         raise InputError(f"{path} cannot be read ({error}); replace it by a fresh copy.") from error
     if hashlib.sha256(content).hexdigest() != source.sha256 and _checksum(data) != source.content:

@@ -175,12 +175,14 @@ def inducing_inputs(
     x: Float[np.ndarray, "N D"], num: int, *, seed: int
 ) -> Float[np.ndarray, "M D"]:
     """Centres of k-means clusters, or the distinct rows when there are no more than `num`."""
-    distinct = _distinct(x)
-    if len(distinct) <= num:
-        return distinct
     random = np.random.default_rng(seed)
     rows = x if len(x) <= KMEANS_ROWS else x[random.choice(len(x), KMEANS_ROWS, replace=False)]
-    num = min(num, len(_distinct(rows)))
+    num_distinct = len(_distinct(rows))
+    if num_distinct <= num:  # only now: of millions it takes long
+        distinct = _distinct(x)
+        if len(distinct) <= num:
+            return distinct
+    num = min(num, num_distinct)
     found = KMeans(num, n_init="auto", max_iter=50, random_state=seed).fit(rows)
     return np.asarray(found.cluster_centers_)
 

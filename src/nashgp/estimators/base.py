@@ -348,9 +348,12 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         is_open &= isinstance(task.likelihood, Gaussian)
         if not is_open or self._plays_paper or self._samples:
             return False
-        num_rows, num_distinct = len(task.x), len(np.unique(task.x, axis=0))
-        repeat = num_rows - num_distinct >= REPEATED * num_rows
-        return repeat and num_rows * num_distinct * self._num_samples <= COLLAPSED_SIZE
+        num_rows, usual = len(task.x), self._num_inducing(len(task.x))
+        most = COLLAPSED_SIZE // (num_rows * self._num_samples)
+        if most <= usual:  # do not even count
+            return False
+        num_distinct = len(np.unique(task.x, axis=0))
+        return usual < num_distinct <= min(most, (1.0 - REPEATED) * num_rows)
 
     def _member(self, seed: int, task: Task) -> Trained:
         """The first member of a fit, from nothing or from where a previous one was."""

@@ -19,6 +19,7 @@ EXPERIMENTS = {
     "timing": "nashgp.experiments.timing",
     "one-layer": "nashgp.experiments.one_layer",
     "convergence": "nashgp.experiments.convergence",
+    "large": "nashgp.experiments.large",
     "images": "nashgp.experiments.images",
     "freyface": "nashgp.experiments.freyface",
 }

@@ -57,7 +57,7 @@ class Cell:
         return results / f"{self.set}-{self.split}-{name}.json"
 
 
-def evaluate(key, fitted, scaling, x, y) -> Scores:
+def evaluate(key, fitted, scaling, x, y, num_samples: int = SAMPLES) -> Scores:
     """Test scores of a one-target model, in the units of the targets."""
     from nashgp import metrics, predict
 
@@ -65,7 +65,7 @@ def evaluate(key, fitted, scaling, x, y) -> Scores:
     unit = float(scaling.y_scale[0])
 
     def of(summary, *others):
-        return predict.summarise(summary, key, fitted, inputs, *others, num_samples=SAMPLES)
+        return predict.summarise(summary, key, fitted, inputs, *others, num_samples=num_samples)
 
     mean, variance = (part[:, 0] for part in of(predict.moments))
     parts, spreads = (part[:, :, 0].T for part in of(predict.components))
@@ -73,7 +73,7 @@ def evaluate(key, fitted, scaling, x, y) -> Scores:
     low90, low50, high50, high90 = of(levels)[:, 0].T
     t = targets[:, 0]
     return {
-        "mll": log_density(key, fitted, scaling, x, y),
+        "mll": log_density(key, fitted, scaling, x, y, num_samples),
         "mll_moment_matched": float(np.mean(metrics.moment_matched_log_density(mean, variance, t)))
         - np.log(unit),
         "crps": unit * float(np.mean(metrics.crps_gaussian_mixture(parts, spreads, t))),
@@ -118,8 +118,13 @@ def score_fit(cell: Cell, config, fit, *, dtype: str, seed: int) -> Scores:
     return scores | ends | {"seconds": seconds}
 
 
-def score_estimator(model, x, y, x_test, y_test, *, seed: int) -> Scores:
-    """Fit a `DeepGPRegressor` to training rows, and score both kinds of rows."""
+def score_estimator(
+    model, x, y, x_test, y_test, *, seed: int, train=None, num_samples: int = SAMPLES
+) -> Scores:
+    """Fit a `DeepGPRegressor` to training rows, and score both kinds of rows.
+
+    `train` are the training rows to score, if not all.
+    """
     import jax.random as jr
 
     began = time.perf_counter()
@@ -127,18 +132,18 @@ def score_estimator(model, x, y, x_test, y_test, *, seed: int) -> Scores:
     seconds = time.perf_counter() - began
 
     def rows(x, y):
-        return jr.key(seed), model.fitted_, model.scaling_, x[:, model.kept_], y
+        return jr.key(seed), model.fitted_, model.scaling_, x[:, model.kept_], y, num_samples
 
     scores = evaluate(*rows(x_test, y_test))
-    return scores | {"train_mll": log_density(*rows(x, y)), "seconds": seconds}
+    return scores | {"train_mll": log_density(*rows(*(train or (x, y)))), "seconds": seconds}
 
 
-def log_density(key, fitted, scaling, x, y) -> float:
+def log_density(key, fitted, scaling, x, y, num_samples: int = SAMPLES) -> float:
     """Mean log density of some rows under the predictive mixture, in the units of the targets."""
     from nashgp import predict
 
     rows = scaling.forward(x, y)
-    values = predict.summarise(predict.log_density, key, fitted, *rows, num_samples=SAMPLES)
+    values = predict.summarise(predict.log_density, key, fitted, *rows, num_samples=num_samples)
     return float(np.mean(values)) - float(np.log(scaling.y_scale[0]))
 
 
@@ -258,6 +263,7 @@ COLUMNS = {  # heading -> key of a score
     "100 draws s": "draws_seconds",
     "predict ms": "predict_ms",
     "epoch s": "epoch_seconds",
+    "peak MB": "peak_mb",
     "seconds": "seconds",
 }
 

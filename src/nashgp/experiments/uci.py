@@ -159,7 +159,7 @@ def normal_scores(mean: Vector, spread: float, y: Vector) -> cells.Scores:
     }
 
 
-def label(cell: Cell | Mapping[str, Any]) -> str:
+def label(cell: cells.Cell | Mapping[str, Any]) -> str:
     """A method and its depth, as the figure names them."""
     found = cell if isinstance(cell, Mapping) else dataclasses.asdict(cell)
     if found["method"] in REFERENCES:

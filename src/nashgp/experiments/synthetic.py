@@ -204,7 +204,8 @@ def stabilisers(cell: Cell) -> str:
         )
     if cell.num_starts > 1:
         parts.append(f"best of {cell.num_starts} starts by the objective")
-    return "; ".join([*parts, f"{cell.num_player1_steps} moves of Player 1"])
+    parts.append(f"{cell.num_player1_steps} moves of Player 1 to one of Player 2")
+    return "; ".join([*parts, f"generator's noise in {cell.noise_dim} dimensions"])
 
 
 def draw(records: Sequence[dict], sampled: Sequence[dict], results: Path) -> tuple[Path, Path]:

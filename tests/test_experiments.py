@@ -304,7 +304,7 @@ def test_the_synthetic_study_is_drawn(monkeypatch, tmp_path):
     folder = tmp_path / "results" / "synthetic_quick"
     (file,) = folder.glob("*.json")
     scores = json.loads(file.read_text())["scores"]
-    assert scores["parameters"] == 301 and (folder / "synthetic.png").stat().st_size > 10_000
+    assert scores["parameters"] == 298 and (folder / "synthetic.png").stat().st_size > 10_000
     (file,) = (tmp_path / "results" / "synthetic_sghmc_quick").glob("*.json")
     assert json.loads(file.read_text())["scores"]["jsd"] > 0.0
     assert (folder / "sghmc.png").stat().st_size > 10_000

@@ -258,6 +258,42 @@ def test_instance_noise_needs_an_end():
         start(PaperGame(instance_noise=1.0))
 
 
+@pytest.mark.parametrize("last", [-0.1, 1.1])
+def test_instance_noise_falls_to_less(last):
+    with pytest.raises(InputError, match=r"last_noise .* between 0 and 1"):
+        start(PaperGame(instance_noise=1.0, warm_up=10, last_noise=last))
+
+
+@pytest.mark.parametrize(
+    ("last", "want"), [(0.0, [8.0, 4.0, 0.8, 0.0]), (0.5, [8.0, 2.0, 0.66, 0.0])]
+)
+def test_instance_noise_falls_and_ends(last, want):
+    """Along a line, or by equal factors to what is left at the end; then there is none."""
+    engine = PaperGame(instance_noise=8.0, warm_up=10, last_noise=last)
+    still = (jnp.zeros((4_000, 1, 1)),)
+    got = [jnp.std(engine._blur(jr.key(0), jnp.asarray(at), still)[0]) for at in (0, 5, 9, 10)]
+    np.testing.assert_allclose(got, want, rtol=0.05)
+
+
+@pytest.mark.parametrize("steady", [False, True])
+def test_a_steady_discriminator_moves_on_when_the_generator_has_stopped(steady):
+    engine = PaperGame(
+        num_samples=3, num_player1_steps=2, decay_steps=3, steady_discriminator=steady
+    )
+    state, _ = start(engine)
+    for number in range(4):
+        before = state
+        state, _ = engine.step(jr.key(number), state, tiny_data().all())
+
+    def moved(player):
+        pairs = zip(
+            *(jax.tree.leaves(getattr(one, player)) for one in (before, state)), strict=True
+        )
+        return any(not np.array_equal(*pair) for pair in pairs)
+
+    assert moved("discriminator") == steady and not moved("generator")
+
+
 # ---- Proposition 1 ------------------------------------------------------------------------------
 
 

@@ -85,6 +85,8 @@ class PaperGame:
       it is a warm-up, from above a tempering.
     - `instance_noise`: standard deviation of noise added to all that Player 1 sees, falling to
       zero over `warm_up` steps. While it is large, modes overlap and mass can move between them.
+    - `last_noise`: instance noise falls to this by equal factors before it goes, so that each scale
+      gets as many steps as any other.
     - `gradient_penalty` on Player 1's slopes.
     - `quadratic` features of each inducing value for Player 1.
     - `num_waves` cosines and sines of each inducing value for Player 1, with frequencies of spread
@@ -92,6 +94,8 @@ class PaperGame:
     - `adaptive_contrast`: Player 1 tells q from the Gaussian with q's moments, and the ratio of
       that Gaussian to the prior is exact. (Mescheder et al. 2017; needs a prior with a density.)
     - `decay_steps` over which all rates fall to zero along a cosine.
+    - `steady_discriminator`: Player 1's rate does not fall, so that it catches up with a Player 2
+      that slows down.
     """
 
     learning_rate: float = number(0.025)
@@ -111,18 +115,25 @@ class PaperGame:
     warm_up: int = 0
     first_kl_weight: float = 1.0
     instance_noise: float = 0.0
+    last_noise: float = 0.0
     gradient_penalty: float = 0.0
     quadratic: bool = False
     num_waves: int = 0
     wave_scale: float = 5.0
     adaptive_contrast: bool = False
     decay_steps: int | None = number(None)
+    steady_discriminator: bool = number(False)
 
     def init(self, key: Key, fitted: Fitted) -> State:
         if self.adaptive_contrast and not self.whitened:
             raise InputError("adaptive_contrast needs whitened inducing values; set whitened=True.")
         if self.instance_noise and not self.warm_up:
             raise InputError("instance_noise falls to zero over warm_up steps; set warm_up too.")
+        if not 0.0 <= self.last_noise <= self.instance_noise:
+            raise InputError(
+                f"last_noise is what instance_noise falls to; set it between 0 and "
+                f"{self.instance_noise:g}, got {self.last_noise:g}."
+            )
         model, posterior = fitted.model, fitted.posterior
         if not isinstance(posterior, GeneratedPosterior):
             posterior = generated_posterior(
@@ -248,11 +259,12 @@ class PaperGame:
 
     def _rates(self) -> tuple[Rate, Rate, Rate]:
         """How θ, Φ and Ψ climb."""
-        end, often = self.decay_steps, self.num_player1_steps
+        end = self.decay_steps
+        last = None if self.steady_discriminator or end is None else end * self.num_player1_steps
         return (
             adam(self.learning_rate, end, self.momentum),
             adam(self.generator_rate, end, self.momentum),
-            adam(self.discriminator_rate, end and end * often, self.momentum),
+            adam(self.discriminator_rate, last, self.momentum),
         )
 
     def _draws(self, key: Key, model: DeepGP, generator: Generator, num: int = 0) -> Values:
@@ -281,7 +293,12 @@ class PaperGame:
     def _blur(self, key: Key, step: Int[Array, ""], values: Values) -> Values:
         if not self.instance_noise:
             return values
-        scale = self.instance_noise * (1.0 - self._warmed_up(step))
+        done = self._warmed_up(step)
+        if self.last_noise:
+            fallen = (self.last_noise / self.instance_noise) ** done
+            scale = self.instance_noise * jnp.where(done < 1.0, fallen, 0.0)
+        else:
+            scale = self.instance_noise * (1.0 - done)
         noise = _normal_like(key, values)
         return tuple(v + scale.astype(v.dtype) * n for v, n in zip(values, noise, strict=True))
 
@@ -319,7 +336,12 @@ def _estimate(
 ) -> tuple[Scalar, Scalar]:
     start, play, draw, moments, rest = jr.split(key, 5)
     alone = dataclasses.replace(  # the game is over: no noise, whatever the warm-up was
-        engine, decay_steps=max(1, num_steps), num_player1_steps=1, instance_noise=0.0
+        engine,
+        decay_steps=max(1, num_steps),
+        steady_discriminator=False,
+        num_player1_steps=1,
+        instance_noise=0.0,
+        last_noise=0.0,
     )
     state = alone.init(start, fitted)
 

@@ -307,7 +307,7 @@ class Study:
                 values = " ".join(map(str, self.full[plural(field.name)]))
                 add(plural(field.name), nargs="+", type=field.type, help=f"default {values}")
             elif field.type is bool:
-                add(field.name, action="store_true")
+                add(field.name, action=argparse.BooleanOptionalAction)
             else:
                 add(field.name, type=field.type, help=f"default {field.default}")
 

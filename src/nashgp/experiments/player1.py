@@ -4,23 +4,38 @@
 
 The game on the diamond data of `nashgp run synthetic`, where the answer is known: moves of Player 1
 for each of Player 2 against its learning rate, three seeds each. Games are equally long in moves of
-Player 2.
+Player 2, and plain: all rates fall, and no other stabiliser is on.
 """
 
 from nashgp.experiments import cells, synthetic
 
 MOVES, RATES = (1, 3, 10), (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 
+PLAIN = {
+    "size": "2x15",
+    "discriminator": "2x32",
+    "generator_rate": 0.003,
+    "noise_dim": 1,
+    "instance_noise": 0.0,
+    "last_noise": 0.0,
+    "warm_up": 0.0,
+    "steady_discriminator": False,
+    "num_starts": 1,
+}
+
 STUDY = cells.Study(
     "player1",
     synthetic.Cell,
-    full={
+    full=PLAIN
+    | {
         "sets": ["diamond"],
         "splits": [0, 1, 2],
         "num_player1_steps": list(MOVES),
         "rates": list(RATES),
+        "num_steps": 15_000,
     },
-    quick={
+    quick=PLAIN
+    | {
         "sets": ["diamond"],
         "splits": [0],
         "num_player1_steps": [1, 2],

@@ -4,6 +4,7 @@ Panels lie side by side, or below each other when `stacked`, for a narrow screen
 """
 
 import functools
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -312,9 +313,14 @@ def diamond(
     games: Sequence[Game],
     middle: float,
     chains: Sequence[Chain],
+    stabilisers: str,
 ) -> Figure:
-    """Ground truth; of the game and of a sampler, scores against settings and densities at zero."""
-    figure = Figure(figsize=(1.7 * WIDE, 6.2), layout="constrained")
+    """Ground truth; of the game and of a sampler, scores against settings and densities at zero.
+
+    Above them, the stabilisers of the game.
+    """
+    figure = Figure(figsize=(1.7 * WIDE, 6.4), layout="constrained")
+    figure.suptitle(textwrap.fill(f"Game with {stabilisers}", 160), fontsize=9)
     (ground, rates, steps), (sizes, densities, sampled) = figure.subplots(2, 3)
     ground.pcolormesh(x, f, surface, cmap="Blues", shading="auto", rasterized=True)
     ground.set(title="(a) exact posterior", xlabel="x", ylabel="f", ylim=(-11, 11))

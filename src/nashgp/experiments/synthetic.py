@@ -6,9 +6,13 @@ Two grids of games on the diamond data: generators of about 300 parameters at te
 the discriminator, and generators from tens to thousands of parameters at one. Each game is scored
 against the exact posterior at x = 0: Jensen-Shannon divergence (in nats, from a histogram), mean
 log density of the exact posterior's draws under q, and the number of modes. Stabilisers that are
-on: falling rates, and networks scaled to the prior's spread. The same scores of SGHMC chains, from
-`nashgp.experiments.chains`, stand beside them in the figure, whose panels are those of the paper's;
-a second figure has the panels of its appendix.
+on: networks scaled to the prior's spread; noise on what Player 1 sees, which falls by equal factors
+and then goes; a rate of Player 2 that falls while Player 1's does not; and several starts, of which
+the one with the best objective is kept. The generator's noise has ten dimensions: of one, any flat
+piece of the map is a spike of q, too fine for Player 1 to see.
+
+The same scores of SGHMC chains, from `nashgp.experiments.chains`, stand beside them in the figure,
+whose panels are those of the paper's; a second figure has the panels of its appendix.
 """
 
 import argparse
@@ -32,20 +36,30 @@ SMOOTHING = 0.1  # bandwidth of the density behind the mean log density
 FOUND = 0.25  # share of a mode's mass, within three standard deviations, that counts ...
 PEAK = 2.0  # ... if the density there is so many times that between it and its neighbours
 RATES = tuple(float(f"{rate:.3g}") for rate in np.geomspace(3e-4, 3e-2, 10))
-SIZES = ("1x8", "1x32", "2x8", "2x15", "2x32", "3x32")  # hidden layers x width
-PAPER_SIZE, MIDDLE_RATE = "2x15", RATES[5]
+SIZES = ("1x2", "1x4", "1x8", "2x8", "3x9", "3x32")  # hidden layers x width
+PAPER_SIZE, MIDDLE_RATE = "3x9", RATES[5]
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell(cells.Cell):
-    """The settings of one game; `split` is its seed and `size` the generator's hidden layers."""
+    """The settings of one game; `split` is its seed.
+
+    `size` and `discriminator` are the hidden layers of the players' networks.
+    """
 
     size: str = PAPER_SIZE
     rate: float = MIDDLE_RATE
-    generator_rate: float = 0.003
+    discriminator: str = "3x32"
+    generator_rate: float = 0.01
     num_player1_steps: int = 3
     num_samples: int = 256
-    num_steps: int = 15_000
+    noise_dim: int = 10
+    instance_noise: float = 10.0
+    last_noise: float = 0.5
+    warm_up: float = 0.4  # the share of steps with noise on what Player 1 sees
+    steady_discriminator: bool = True
+    num_starts: int = 3
+    num_steps: int = 10_000
 
     def check(self) -> None:
         """The rows are those of the paper, any seed will do."""
@@ -54,27 +68,35 @@ class Cell(cells.Cell):
         import jax.random as jr
 
         from nashgp import train
-        from nashgp.engines import PaperGame
+        from nashgp.engines import PaperGame, Starts
         from nashgp.experiments import diamond
         from nashgp.posteriors import GeneratedPosterior
 
-        depth, width = map(int, self.size.split("x"))
+        (depth, width), (judge_depth, judge_width) = (
+            map(int, layers.split("x")) for layers in (self.size, self.discriminator)
+        )
         engine = PaperGame(
             learning_rate=0.0,
             generator_rate=self.generator_rate,
             discriminator_rate=self.rate,
             num_player1_steps=self.num_player1_steps,
             num_samples=self.num_samples,
+            noise_dim=self.noise_dim,
             depth=depth,
             width=width,
-            discriminator_depth=2,
-            discriminator_width=32,
+            discriminator_depth=judge_depth,
+            discriminator_width=judge_width,
+            instance_noise=self.instance_noise,
+            last_noise=self.last_noise,
+            warm_up=round(self.warm_up * self.num_steps),
             decay_steps=self.num_steps,
+            steady_discriminator=self.steady_discriminator,
         )
         fitted, data = diamond.problem()
         began = time.perf_counter()
+        starts = Starts(engine, self.num_starts)
         outcome = train.run(
-            jr.key(self.split), engine, fitted, data, num_steps=self.num_steps, chunk=1_000
+            jr.key(self.split), starts, fitted, data, num_steps=self.num_steps, chunk=1_000
         )
         seconds = time.perf_counter() - began
         posterior, info = outcome.fitted.posterior, outcome.history.info
@@ -145,6 +167,7 @@ STUDY = cells.Study(
         "sizes": [PAPER_SIZE],
         "rates": [MIDDLE_RATE],
         "jobs": 1,
+        "num_starts": 2,
         "num_steps": 50,
     },
     axes=("set", "size", "rate", "split"),
@@ -166,6 +189,23 @@ def main(options: argparse.Namespace) -> int:
     for path in draw(cells.scored(results), sampled, results):
         print(os.fspath(path))
     return status
+
+
+def stabilisers(cell: Cell) -> str:
+    """Those that are on, for the figure."""
+    parts = ["networks in units of the prior's spread", "falling rate of Player 2"]
+    if not cell.steady_discriminator:
+        parts[-1] = "falling rates"
+    if cell.instance_noise:
+        last = f" to {cell.last_noise:g}" if cell.last_noise else ""
+        parts.append(
+            f"noise on what Player 1 sees (from {cell.instance_noise:g}{last} mode widths over the "
+            f"first {cell.warm_up:.0%} of steps)"
+        )
+    if cell.num_starts > 1:
+        parts.append(f"best of {cell.num_starts} starts by the objective")
+    parts.append(f"{cell.num_player1_steps} moves of Player 1 to one of Player 2")
+    return "; ".join([*parts, f"generator's noise in {cell.noise_dim} dimensions"])
 
 
 def draw(records: Sequence[dict], sampled: Sequence[dict], results: Path) -> tuple[Path, Path]:
@@ -193,6 +233,8 @@ def draw(records: Sequence[dict], sampled: Sequence[dict], results: Path) -> tup
     paths = results / "synthetic.png", results / "sghmc.png"
     swept = sweeps.pop("η")
     density = truth.density(f)
-    plots.diamond(x, f, surface, density, games, MIDDLE_RATE, swept).savefig(paths[0], dpi=130)
+    named = stabilisers(Cell(**records[0]["cell"]) if records else Cell("diamond", 0))
+    figure = plots.diamond(x, f, surface, density, games, MIDDLE_RATE, swept, named)
+    figure.savefig(paths[0], dpi=130)
     plots.sampler_settings(f, density, sweeps, chains.BASE).savefig(paths[1], dpi=130)
     return paths

@@ -34,9 +34,10 @@ from nashgp.posteriors import (
     anchored_posterior,
     gaussian_posterior,
 )
-from nashgp.posteriors.anchored import log_mean_exp, measure_information
+from nashgp.posteriors.anchored import find_anchored, log_mean_exp, measure_information
 from nashgp.posteriors.mixture import blend, densities
 from nashgp.priors import GPPrior
+from nashgp.transforms import Frozen
 from tests.cases import tiny_data, tiny_fitted
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -175,7 +176,7 @@ def test_the_estimated_kl_is_never_below_the_true_one(seed):
 def test_many_importance_draws_close_the_gap(seed):
     """So no term is merely there to be on the safe side."""
     model = flat_model(2)
-    posterior = random_posterior(seed, model)
+    posterior = random_posterior(seed, model, tied=seed == 0)
     none, some, many = gaps(posterior, model, (0, 10, 300))
     assert none[0] > some[0] > many[0] - 4.0 * many[1]
     assert abs(many[0]) < 4.0 * many[1] + 0.02
@@ -370,6 +371,23 @@ def test_it_starts_as_the_gaussian(player1):
     np.testing.assert_allclose(kl, want, rtol=1e-9)
 
 
+def test_naive_networks_are_of_one_inducing_input_each():
+    """Each is a network of the noise alone; where its input lies does not matter."""
+    posterior = random_posterior(0, flat_model(3), noise_dim=2, tied=False)
+    eps = jr.normal(jr.key(1), (5, 2))
+    (mix,) = posterior.mix(eps)
+    (net,) = posterior.mixers
+    for m in range(3):
+        alone = jax.tree.map(lambda leaf, m=m: leaf[m], net)
+        np.testing.assert_allclose(mix.shift[:, m], alone(eps)[:, :1], rtol=1e-6)
+    far = (Frozen(jnp.full((3, 1), 7.0)),)
+    elsewhere = eqx.tree_at(lambda p: p.places, posterior, far)
+    np.testing.assert_array_equal(elsewhere.mix(eps)[0].shift, mix.shift)
+    tied = random_posterior(0, flat_model(3), noise_dim=2)
+    moved = eqx.tree_at(lambda p: p.places, tied, far)
+    assert not np.allclose(moved.mix(eps)[0].shift, tied.mix(eps)[0].shift)
+
+
 def test_player_1_starts_at_the_prior_of_the_noise():
     fitted = tiny_fitted()
     start = anchored_posterior(jr.key(0), fitted.posterior, fitted.model)
@@ -456,9 +474,11 @@ def test_the_estimator_plays_it_keeps_it_and_goes_on(tmp_path):
         num_restarts=1,
         num_mixture=20,
         random_state=0,
-        engine_options={"noise_dim": 2, "width": 8},
+        engine_options={"noise_dim": 2, "width": 8, "rank": 0, "tied": False},
     ).fit(x, y)
     assert model.num_steps_ == 60 and recipes.is_anchored(model.fitted_)
+    posterior = find_anchored(model.fitted_.posterior)
+    assert posterior.coupling is None and posterior.mixers[0].weights[0].shape == (8, 2, 8)
     model.save(tmp_path / "model.nashgp")
     np.testing.assert_array_equal(load(tmp_path / "model.nashgp").predict(x), model.predict(x))
     told = model.information_

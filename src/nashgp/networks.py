@@ -27,8 +27,13 @@ class Network(eqx.Module):
         return self._above(_linear(x, self.weights[0], self.biases[0]))
 
     def of_pairs(self, x: Float[Array, "*S E"], y: Float[Array, "M D"]) -> Float[Array, "*S M O"]:
-        """The network of every `x ⊕ y_m`: its first layer is a sum, so no pair is ever made."""
+        """The network of every `x ⊕ y_m`: its first layer is a sum, so no pair is ever made.
+
+        With parameters of its own, the network of a place knows which one it is: then of `x` alone.
+        """
         weight, bias = self.weights[0], self.biases[0]
+        if weight.ndim == 3:
+            return self(jnp.broadcast_to(x[..., None, :], (*x.shape[:-1], len(y), x.shape[-1])))
         ours, theirs = weight[: x.shape[-1]], weight[x.shape[-1] :]
         of_y = _linear(y, theirs, bias)
         return self._above(

@@ -84,6 +84,7 @@ ENGINES: dict[str, dict[str, Callable[..., Engine]]] = {
 TURNS = "num_responses"
 NETWORK_RATE = "network_rate"
 ANCHOR_OPTIONS = ("noise_dim", "width", "depth", "num_importance", "first_mix", "player1")
+ANCHOR_OPTIONS += ("rank", "tied")
 
 Kernel = str | kernels.AbstractKernel | Callable[[int], kernels.AbstractKernel]
 

@@ -1,7 +1,7 @@
 """The anchored posterior: a Gaussian frame, mixed by a generator whose KL has an upper bound.
 
     ε ~ N(0, I)                                   one noise for all layers and inducing inputs
-    h_m = a(ε ⊕ z_m) + b(ε ⊕ z_m) η_m             η ~ N(0, I), networks shared over m
+    h_m = a(ε ⊕ z_m) + b(ε ⊕ z_m) η_m             η ~ N(0, I), networks shared over m (or not)
     v = μ + R (h + C h)                           C moves later layers and outputs by earlier ones
 
 Given ε all is Gaussian; the mixture over ε may have any shape. With a = 0, b = 1 and C = 0 it is
@@ -362,18 +362,22 @@ def anchored_posterior(
     first_mix: Number = FIRST_MIX,
     player1: str = "recogniser",
     rank: int = RANK,
+    tied: bool = True,
 ) -> AnchoredPosterior:
     """Both players where the game begins: all but the Gaussian `frame`, and no information.
 
     The frame may cover the first layers alone. `a` starts small and not zero: at zero nothing is to
     be recognised, and r the prior is the best response. `player1` is "recogniser" or "critic". With
-    `rank=0` there is no coupling.
+    `rank=0` there is no coupling; unless `tied`, each inducing input has networks a and b of its
+    own, the paper's naive design.
     """
     mixers, looks, places = [], [], []
     for number, (mean, layer) in enumerate(zip(frame.means, model.layers, strict=False)):
         make, look = jr.split(jr.fold_in(key, number))
         d, p, dtype = layer.z.shape[1], mean.shape[1], mean.dtype
-        net = network(make, [noise_dim + d, *[width] * depth, 2 * p], dtype=dtype)
+        told, copies = (d, None) if tied else (0, len(layer.z))
+        widths = [noise_dim + told, *[width] * depth, 2 * p]
+        net = network(make, widths, copies=copies, dtype=dtype)
         ends = jnp.concatenate([jnp.full(p, first_mix, dtype), jnp.zeros(p, dtype)])
         mixers.append(scaled(net, ends))
         looks.append(network(look, [p + d, width, width], dtype=dtype))
@@ -445,7 +449,8 @@ def is_anchored(node: object) -> bool:
 
 def scaled(net: Network, ends: Float[Array, " O"]) -> Network:
     """A network whose outputs are multiplied by numbers."""
-    last = net.weights[-1] * ends[None], net.biases[-1] * ends
+    parts = net.weights[-1], net.biases[-1]
+    last = tuple(part * jnp.broadcast_to(ends, part.shape) for part in parts)
     return eqx.tree_at(lambda n: (n.weights[-1], n.biases[-1]), net, last)
 
 

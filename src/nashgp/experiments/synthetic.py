@@ -58,17 +58,19 @@ class Cell(cells.Cell):
     last_noise: float = 0.5
     warm_up: float = 0.4  # the share of steps with noise on what Player 1 sees
     steady_discriminator: bool = True
-    num_starts: int = 3
+    num_starts: int = 8
+    heat: float = 0.5  # the share of steps that all starts play; then the best goes on alone
     num_steps: int = 10_000
 
     def check(self) -> None:
         """The rows are those of the paper, any seed will do."""
 
     def run(self) -> cells.Scores:
+        import jax.numpy as jnp
         import jax.random as jr
 
         from nashgp import train
-        from nashgp.engines import PaperGame, Starts
+        from nashgp.engines import PaperGame, Starts, lane
         from nashgp.experiments import diamond
         from nashgp.posteriors import GeneratedPosterior
 
@@ -94,9 +96,15 @@ class Cell(cells.Cell):
         )
         fitted, data = diamond.problem()
         began = time.perf_counter()
-        starts = Starts(engine, self.num_starts)
+        first, second = jr.split(jr.key(self.split))
+        starts, num_first = Starts(engine, self.num_starts), round(self.heat * self.num_steps)
+        heat = train.run(
+            first, starts, fitted, data, num_steps=num_first, chunk=1_000, num_kept=0
+        )
+        best = lane(heat.state.states, jnp.argmax(heat.state.score))
+        rest = self.num_steps - num_first
         outcome = train.run(
-            jr.key(self.split), starts, fitted, data, num_steps=self.num_steps, chunk=1_000
+            second, engine, fitted, data, num_steps=rest, chunk=1_000, state=best
         )
         seconds = time.perf_counter() - began
         posterior, info = outcome.fitted.posterior, outcome.history.info

@@ -62,5 +62,6 @@ STUDY = cells.Study(
     },
     axes=("set", "tying", "depth", "split"),
     label=lambda cell: f"{cell.set} {cell.tying} depth {cell.depth}",
+    base={"tying": "naive"},
 )
 add_arguments, main = STUDY.add_arguments, STUDY.main

@@ -15,14 +15,17 @@ import argparse
 import dataclasses
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
 from scipy.ndimage import gaussian_filter1d
 
 from nashgp.experiments import cells, chains
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 EDGES = np.linspace(-14.0, 14.0, 561)
 CENTRES_OF_BINS = 0.5 * (EDGES[1:] + EDGES[:-1])
@@ -162,14 +165,16 @@ def main(options: argparse.Namespace) -> int:
     if "jobs" in options:
         beside.jobs = options.jobs
     status = chains.STUDY.main(beside) or status
-    sampled = cells.scored(chains.STUDY.folder(beside))
-    for path in draw(cells.scored(results), sampled, results):
+    sampled = chains.STUDY.folder(beside)
+    for name, figure in (figures(results) | chains.figures(sampled)).items():
+        path = results / f"{name}.png"
+        figure.savefig(path, dpi=130)
         print(os.fspath(path))
     return status
 
 
-def draw(records: Sequence[dict], sampled: Sequence[dict], results: Path) -> tuple[Path, Path]:
-    """The paper's figure, and that of its appendix."""
+def figures(results: Path, *, stacked: bool = False) -> dict[str, "Figure"]:
+    """Exact posterior, and how near games and chains come to it, as in the paper."""
     from nashgp.experiments import plots
     from nashgp.experiments.diamond import CENTRES, Truth
 
@@ -181,18 +186,20 @@ def draw(records: Sequence[dict], sampled: Sequence[dict], results: Path) -> tup
             **{key: record["scores"][key] for key in ("jsd", "mll", "modes")},
             density=np.array(record["scores"]["density"]),
         )
-        for record in records
+        for record in cells.scored(results)
     ]
+    name = chains.STUDY.name + results.name.removeprefix(STUDY.name)  # with `_quick` if it has that
+    places = results / "sghmc", results.with_name(name)
+    sampled = [record for place in places for record in cells.scored(place)]
     truth = Truth()
     x = np.linspace(-1.0, 1.0, 201)
     f = CENTRES_OF_BINS[::2]
     bumps = CENTRES[:, None] * np.exp(-8.0 * x**2) + truth.shift[:, None]
     apart = (f[:, None, None] - bumps.T[None]) ** 2 / truth.variance
     surface = np.exp(-0.5 * apart) @ truth.weights
-    sweeps = {name: chains.sweep(sampled, name) for name in chains.BASE}
-    paths = results / "synthetic.png", results / "sghmc.png"
-    swept = sweeps.pop("η")
-    density = truth.density(f)
-    plots.diamond(x, f, surface, density, games, MIDDLE_RATE, swept).savefig(paths[0], dpi=130)
-    plots.sampler_settings(f, density, sweeps, chains.BASE).savefig(paths[1], dpi=130)
-    return paths
+    swept = chains.sweep(sampled, "η")
+    return {
+        "synthetic": plots.diamond(
+            x, f, surface, truth.density(f), games, MIDDLE_RATE, swept, stacked=stacked
+        )
+    }

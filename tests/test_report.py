@@ -150,10 +150,10 @@ def test_a_page_of_studies_needs_nothing_beside_it(page):
     assert all(f'id="{name}"' in text for name in inside)
     images = [link for link in links.found if not link.startswith("#")]
     assert all(link.startswith("data:image/png;base64,") for link in images)
-    assert len(images) == 2 * 5  # wide and narrow: three of power_uci, one of each protocol
+    assert len(images) == 2 * 6  # wide and narrow: four of power_uci, one of each protocol
     assert "url(" not in text and "@import" not in text and "http" not in text
     alts = re.findall(r'alt="([^"]*)"', text)
-    assert len(alts) == 5 and all(len(alt) > 20 for alt in alts)
+    assert len(alts) == 6 and all(len(alt) > 20 for alt in alts)
 
 
 @pytest.mark.parametrize("width", [360, 1_200])
@@ -161,7 +161,7 @@ def test_a_browser_shows_all_of_it(width, page, tmp_path):
     seen = look(page, tmp_path, width)
     assert seen["window"] == width
     assert seen["page"] <= width and not seen["beyond"]  # wide tables move in their own frames
-    assert seen["decoded"] == seen["images"] == 5 and not seen["loaded"]
+    assert seen["decoded"] == seen["images"] == 6 and not seen["loaded"]
 
 
 def test_the_folder_of_one_study_is_enough(made, tmp_path, plain):

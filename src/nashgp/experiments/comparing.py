@@ -10,6 +10,8 @@ from nashgp.experiments.cells import mean_and_error
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from nashgp.experiments.plots import Comparison
+
 Splits = Mapping[int, float]
 Found = Mapping[str, Mapping[str, Splits]]  # set -> method -> split -> score, higher is better
 Pair = tuple[float, float]  # mean and standard error
@@ -42,17 +44,15 @@ def figure(
     *,
     stacked: bool = False,
 ) -> "Figure":
-    """Dots and bars of test MLL, a panel for each set and one of places.
+    """Dots and bars of test MLL, a panel for each set.
 
     Methods whose names begin with the same word share a colour. What stands `beside` ours, by set,
-    has hollow dots and no places.
+    has hollow dots; where nothing does, a panel of places is the last.
     """
     from nashgp.experiments import plots
 
     beside = beside or {}
     theirs = dict.fromkeys(name for of_set in beside.values() for name in of_set)
-    families = plots.colours(list(dict.fromkeys(label.split()[0] for label in labels)))
-    palette = {label: families[label.split()[0]] for label in labels}
     panels = [
         plots.Comparison(
             f"{of}: test MLL",
@@ -61,9 +61,29 @@ def figure(
         )
         for of, methods in found.items()
     ]
-    places = {name: mean_and_error(list(of.values())) for name, of in ranks(found).items()}
-    if len(places) > 1 and len(found) > 1:
-        panels.append(plots.Comparison("mean rank (1 is the best)", places))
+    if not theirs and len(found) > 1:
+        panels.append(_places(found))
     rows = [panels[i : i + 2] for i in range(0, len(panels), 2)]
-    palette |= dict.fromkeys(theirs, plots.MUTED)
+    palette = _palette(labels) | dict.fromkeys(theirs, plots.MUTED)
     return plots.comparison(rows, palette, stacked=stacked, hollow=theirs)
+
+
+def rank_figure(found: Found, labels: Sequence[str], *, stacked: bool = False) -> "Figure":
+    """Dots and bars of mean places alone."""
+    from nashgp.experiments import plots
+
+    return plots.comparison([[_places(found)]], _palette(labels), stacked=stacked)
+
+
+def _places(found: Found) -> "Comparison":
+    from nashgp.experiments import plots
+
+    places = {name: mean_and_error(list(of.values())) for name, of in ranks(found).items()}
+    return plots.Comparison("mean rank (1 is the best)", places)
+
+
+def _palette(labels: Sequence[str]) -> dict[str, str]:
+    from nashgp.experiments import plots
+
+    families = plots.colours(list(dict.fromkeys(label.split()[0] for label in labels)))
+    return {label: families[label.split()[0]] for label in labels}

@@ -141,9 +141,9 @@ def _shown(part: studies.Part, number: int) -> Shown:
         best = (order or list(part.methods))[:MOST]
         chosen = [name for name in part.methods if name in best]
         name = f"{part.saved.name}-{number}"
-        for kind, make in (("mll", _dots), ("calibration", _calibration), ("training", _training)):
+        for make in (_dots, _places, _calibration, _training):
             if made := make(part, chosen):
-                pictures[f"{name}-{kind}"] = made
+                pictures[f"{name}{make.__name__}"] = made
     keys = {
         head: key
         for head, key in studies.PAIRED.items()
@@ -156,7 +156,7 @@ def _shown(part: studies.Part, number: int) -> Shown:
 # ---- figures --------------------------------------------------------------------------------
 
 
-def _dots(part: studies.Part, chosen: Sequence[str]) -> Picture:
+def _dots(part: studies.Part, chosen: Sequence[str]) -> Picture | None:
     """Figure 4 of the paper, with published figures beside ours."""
     del chosen
     found = part.of("mll")
@@ -173,12 +173,28 @@ def _dots(part: studies.Part, chosen: Sequence[str]) -> Picture:
     )
     return Picture(
         "Test log density",
-        "Dots are means over splits and bars one standard error; higher is better. Ranks are among "
-        "methods that all sets have, on splits that all of those have."
+        "Dots are means over splits and bars one standard error; higher is better."
         + (theirs if beside else ""),
         *both(comparing.figure, found, labels, beside),
         f"Dots and bars: test log density of {len(labels)} methods on {', '.join(found)}; the "
         "numbers are in the tables below.",
+    )
+
+
+def _places(part: studies.Part, chosen: Sequence[str]) -> Picture | None:
+    """The ranking that sums the sets up, where there are several."""
+    del chosen
+    found = part.of("mll")
+    labels = [name for name in part.methods if name in comparing.ranks(found)]
+    if len(labels) < 2 or len(found) < 2:
+        return None
+    return Picture(
+        "Ranks by test log density",
+        "Mean place over the sets and its standard error, 1 is the best: among the methods that "
+        "all sets have, on the splits that all of those have.",
+        *both(comparing.rank_figure, found, labels),
+        f"Dots and bars: mean rank of {len(labels)} methods over {len(found)} sets; the numbers "
+        "are in the table of ranks.",
     )
 
 

@@ -503,6 +503,10 @@ def test_ranks_and_differences_compare_what_all_have():
     places = {"ipvi 2": {"one": 1.0, "two": 2.0}, "dsvi 2": {"one": 2.0, "two": 1.0}}
     assert comparing.ranks(found) == places
     assert comparing.ranks({}) == {}
+    # A set on which they share no split ranks nothing; the other one still does.
+    apart = {"three": {"ipvi 2": {0: -1.0}, "dsvi 2": {1: -2.0}}}
+    two = {"ipvi 2": {"two": 2.0}, "dsvi 2": {"two": 1.0}}
+    assert comparing.ranks({"two": found["two"]} | apart) == two
     lines = uci.differences(found).splitlines()
     assert any("one" in line and "ipvi 2" in line and "+0.600 ± 0.100" in line for line in lines)
     assert any("two" in line and "ipvi 2" in line and "-1.000 ± nan" in line for line in lines)

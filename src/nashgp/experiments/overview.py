@@ -104,6 +104,10 @@ def _joined(mean: float, error: float, digits: int, sign: str = "") -> str:
     return f"{shown} ± {error:.{digits}f}" if math.isfinite(error) else shown
 
 
+def _place(number: float | None) -> str:
+    return DASH if number is None else f"{number:.0f}"
+
+
 def _section(saved: studies.Saved, lacks: list[str]) -> Section:
     headline = (saved.module.__doc__ or "").partition("\n")[0] if saved.module else ""
     parts = [_shown(part, number) for number, part in enumerate(saved.parts)]
@@ -133,7 +137,7 @@ def _shown(part: studies.Part, number: int) -> Shown:
     means = {name: cells.mean_and_error(list(of.values())) for name, of in places.items()}
     order = sorted(means, key=lambda name: means[name])
     ranked = [
-        (name, text(means[name]), [f"{places[name][s]:.0f}" for s in places[name]])
+        (name, text(means[name]), [_place(places[name].get(of)) for of in part.found])
         for name in order
     ]
     pictures = {}

@@ -434,7 +434,8 @@ def test_report(monkeypatch, tmp_path, capsys):
 
 
 def test_report_without_its_packages(monkeypatch, tmp_path, capsys):
-    monkeypatch.delitem(sys.modules, "nashgp.experiments.report", raising=False)
+    for name in ("report", "overview", "pages"):
+        monkeypatch.delitem(sys.modules, f"nashgp.experiments.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "jinja2", None)
     said = refused(capsys, "report", "--results", tmp_path, "--out", tmp_path / "r.html")
     assert "needs the package jinja2; run `pip install 'nashgp[report]'`" in said

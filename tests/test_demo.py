@@ -3,7 +3,6 @@
 import argparse
 import base64
 import dataclasses
-import html.parser
 import io
 import json
 import re
@@ -19,6 +18,7 @@ from nashgp import recipes
 from nashgp.errors import InputError
 from nashgp.estimators import base
 from nashgp.experiments import demo, report
+from tests.browser import Links, look
 
 METHODS = list(demo.methods())
 
@@ -58,19 +58,6 @@ def file_of(out, method, split=0):
     plan = json.loads((out / "results" / "demo.json").read_text())
     names = [c["file"] for c in plan["cells"] if (c["method"], c["split"]) == (method, split)]
     return out / "results" / f"{names[0]}.json"
-
-
-class Links(html.parser.HTMLParser):
-    """Every address that a browser would load, and every tag."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.found, self.tags = [], []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.found += [value for key, value in attrs if key in ("src", "srcset", "href", "data")]
 
 
 def test_every_engine_and_reference_is_compared():
@@ -169,6 +156,12 @@ def test_the_page_needs_nothing_beside_it(made):
     names = ["step", "layers", "comparison", "calibration", "training"]
     assert len(links.found) == 2 * len(names)  # wide and narrow
     assert sorted(path.stem for path in (made / "figures").glob("*.png")) == sorted(names)
+
+
+def test_the_page_fits_a_phone(made, tmp_path):
+    seen = look(made / "report.html", tmp_path, width=360)
+    assert seen["page"] <= seen["window"] and not seen["beyond"]
+    assert seen["decoded"] == seen["images"] == 5 and not seen["loaded"]
 
 
 def test_the_page_can_be_written_again_without_fits(made, tmp_path, monkeypatch):

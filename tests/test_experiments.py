@@ -28,6 +28,7 @@ from nashgp.experiments import (
     calibration,
     cells,
     chains,
+    comparing,
     convergence,
     diagrams,
     diamond,
@@ -96,7 +97,11 @@ def test_a_cell_is_scored_saved_and_tabulated(made_up, tmp_path):
     assert record["seed"] == 0 and record["seconds"] > record["scores"]["seconds"]
     assert record["commit"] == cells.commit()
     scores = record["scores"]
-    assert all(np.isfinite(value) for value in scores.values())
+    assert all(np.all(np.isfinite(value)) for value in scores.values())
+    assert len(scores["below"]) == 19 and scores["num_test"] == 4
+    assert len(scores["trace"]) == 50 and scores["trace_steps"] == 300
+    assert scores["trace"][-1] == pytest.approx(scores["objective_per_row"], abs=0.5)
+    assert cell.path(tmp_path).stat().st_size < 4_000
     assert scores["rmse"] < 3.0  # in units of y, whose standard deviation is 3.6
     assert scores["mll"] > -3.0 and 0.0 < scores["crps"] < 3.0
     assert "boston    1      0" in STUDY.table([cell], tmp_path)
@@ -461,7 +466,8 @@ def test_every_method_at_every_depth_beside_references(methods, made_up, tmp_pat
     assert all(f"standard boston {method}" in shown for method in methods)
     assert (tmp_path / "standard.png").exists()
     records = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
-    names = {frozenset(r["scores"]) - {"num_layers", "doubted"} for r in records}
+    of_fits = {"num_layers", "doubted", "trace", "trace_steps"}
+    names = {frozenset(r["scores"]) - of_fits for r in records}
     assert len(records) == 2 and len(names) == 1  # every method has every score
     with pytest.raises(InputError, match="--methods has no 'magic'; choose from ipvi"):
         uci.Cell("boston", 0, method="magic").check()
@@ -496,7 +502,13 @@ def test_ranks_and_differences_compare_what_all_have():
         "one": {"ipvi 2": {0: -1.0, 1: -1.2}, "dsvi 2": {0: -1.5, 1: -1.9}, "boosting": {0: -1.1}},
         "two": {"ipvi 2": {0: -3.0}, "dsvi 2": {0: -2.0}, "sghmc 2": {0: -1.0}},
     }
-    assert uci.ranks(found) == {"ipvi 2": [1.0, 2.0], "dsvi 2": [2.0, 1.0]}
+    places = {"ipvi 2": {"one": 1.0, "two": 2.0}, "dsvi 2": {"one": 2.0, "two": 1.0}}
+    assert comparing.ranks(found) == places
+    assert comparing.ranks({}) == {}
+    # A set on which they share no split ranks nothing; the other one still does.
+    apart = {"three": {"ipvi 2": {0: -1.0}, "dsvi 2": {1: -2.0}}}
+    two = {"ipvi 2": {"two": 2.0}, "dsvi 2": {"two": 1.0}}
+    assert comparing.ranks({"two": found["two"]} | apart) == two
     lines = uci.differences(found).splitlines()
     assert any("one" in line and "ipvi 2" in line and "+0.600 ± 0.100" in line for line in lines)
     assert any("two" in line and "ipvi 2" in line and "-1.000 ± nan" in line for line in lines)

@@ -449,7 +449,7 @@ def _headline(module: Any) -> str:
 
 
 def report(options: argparse.Namespace) -> int:
-    """Write the saved results of the demo as one page, fitting nothing."""
+    """Write the saved results of the demo or of studies as one page, fitting nothing."""
     if not options.results.is_dir():
         raise InputError(
             f"--results {options.results} is no folder; run `nashgp run demo` first, or name one."
@@ -509,13 +509,13 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("experiment", nargs="?", choices=EXPERIMENTS, help="one of %(choices)s")
     made.add_argument("rest", nargs=argparse.REMAINDER, metavar="...", help="its own options")
     made.add_argument("--list", action="store_true", help="list the experiments")
-    made = add(report, "nashgp report --results demo/results --out report.html")
+    made = add(report, "nashgp report --results results --out report.html")
     made.add_argument(
         "--results",
         type=Path,
         default=Path("demo/results"),
         metavar="FOLDER",
-        help="what `nashgp run demo` saved (%(default)s)",
+        help="what `nashgp run` saved: of the demo, of one study or of several (%(default)s)",
     )
     made.add_argument(
         "--out", type=Path, default=Path("report.html"), metavar="FILE", help="(%(default)s)"

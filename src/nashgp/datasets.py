@@ -270,6 +270,11 @@ def find(name: str) -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
+def num_splits(name: str) -> int:
+    """How many splits a known set has, which needs no file."""
+    return _source(name).size[2]
+
+
 def load(name: str) -> Regression:
     """Read one set of `SOURCES` from the data folders, refusing any other content."""
     if name == "year-msd":

@@ -97,6 +97,7 @@ STUDY = cells.Study(
     },
     axes=("set", "method", "power", "kind", "split"),
     label=lambda cell: f"{cell.set} {cell.method} power {cell.power:g} {cell.kind}",
+    base={"kind": "gaussian"},
 )
 add_arguments = STUDY.add_arguments
 

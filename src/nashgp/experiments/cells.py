@@ -11,19 +11,22 @@ import os
 import subprocess
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import joblib
 import numpy as np
+from jaxtyping import Float
 
 from nashgp import datasets
 from nashgp.errors import InputError
 
 CORES = os.cpu_count() or 1
 SAMPLES = 200  # posterior draws in the predictive mixture of a test row
+LEVELS = np.arange(1, 20) / 20  # of the quantiles behind a calibration curve
+NUM_MARKS = 50  # points of a training curve
 PACKAGES = ("nashgp", "jax", "jaxlib", "equinox", "optax", "numpy")
 CAPTURED: dict[str, Any] = {"check": True, "capture_output": True, "text": True}
 
@@ -80,8 +83,27 @@ def evaluate(key, fitted, scaling, x, y, num_samples: int = SAMPLES) -> Scores:
         "rmse": unit * metrics.rmse(mean, t),
         "coverage50": metrics.coverage(low50, high50, t),
         "coverage90": metrics.coverage(low90, high90, t),
-        "calibration_error": metrics.calibration_error(of(predict.cdf, targets)[:, 0]),
+        **calibration(of(predict.cdf, targets)[:, 0]),
     }
+
+
+def calibration(cdf: Float[np.ndarray, " N"]) -> Scores:
+    """Calibration error, and how many of the test targets lie below each predicted quantile."""
+    from nashgp import metrics
+
+    return {
+        "calibration_error": metrics.calibration_error(cdf),
+        "below": np.sum(cdf <= LEVELS[:, None], axis=1).tolist(),
+        "num_test": len(cdf),
+    }
+
+
+def trace(objective: Float[np.ndarray, " steps *lanes"], num_rows: int) -> Scores:
+    """The objective per row on its way: medians of up to fifty stretches of the steps."""
+    means = objective.reshape(len(objective), -1).mean(1) / num_rows
+    stretches = np.array_split(means, min(NUM_MARKS, len(means)))
+    medians = [float(f"{np.median(stretch):.5g}") for stretch in stretches]
+    return {"trace": medians, "trace_steps": len(means)}
 
 
 def fit_and_score(cell: Cell, config, engine, *, num_steps: int, dtype: str, seed: int) -> Scores:
@@ -115,7 +137,7 @@ def score_fit(cell: Cell, config, fit, *, dtype: str, seed: int) -> Scores:
     ends = {name: float(np.mean(values[last])) for name, values in outcome.history.info.items()}
     scores["objective_per_row"] = ends.pop("objective") / len(data)
     scores["train_mll"] = log_density(score, outcome.fitted, scaling, x, y)
-    return scores | ends | {"seconds": seconds}
+    return scores | ends | trace(outcome.history.objective, len(data)) | {"seconds": seconds}
 
 
 def score_estimator(
@@ -134,7 +156,7 @@ def score_estimator(
     def rows(x, y):
         return jr.key(seed), model.fitted_, model.scaling_, x[:, model.kept_], y, num_samples
 
-    scores = evaluate(*rows(x_test, y_test))
+    scores = evaluate(*rows(x_test, y_test)) | trace(model.history_.objective, len(x))
     return scores | {"train_mll": log_density(*rows(*(train or (x, y)))), "seconds": seconds}
 
 
@@ -176,10 +198,22 @@ def saved(cell: Cell, results: Path) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
+def records(results: Path) -> dict[str, dict[str, Any]]:
+    """All records in a folder by the names of their files; one that cannot be read has failed."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted(results.glob("*.json")):
+        try:
+            record = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            record = {"cell": {}, "failure": f"{path.name} is damaged: {error}"}
+        if isinstance(record, dict) and isinstance(record.get("cell"), dict):
+            found[path.name] = record
+    return found
+
+
 def scored(results: Path) -> list[dict[str, Any]]:
     """The records in a folder that have scores, whatever their settings."""
-    records = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
-    return [record for record in records if "scores" in record]
+    return [record for record in records(results).values() if "scores" in record]
 
 
 @functools.cache
@@ -218,6 +252,12 @@ def left(elapsed: float, done: int, total: int) -> str:
     minutes, seconds = divmod(round(elapsed / done * (total - done)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d} left"
+
+
+def mean_and_error(values: Sequence[float | int]) -> tuple[float, float]:
+    """Mean and its standard error; that of a single value is not known."""
+    error = np.std(values, ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.nan
+    return float(np.mean(values)), float(error)
 
 
 COLUMNS = {  # heading -> key of a score
@@ -288,6 +328,7 @@ class Study:
     axes: tuple[str, ...] = ("set", "split")
     label: Callable[[Any], str] = lambda cell: cell.set
     keep: Callable[[Any], bool] = lambda cell: True  # which points of the grid make sense
+    base: dict[str, Any] | None = None  # settings that make a cell the one others are compared with
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Options; those not given have the values of `full` or `quick`, then of the cell."""
@@ -317,15 +358,10 @@ class Study:
         results = self.folder(options)
         settings: dict[str, Any] = {"jobs": CORES}
         settings |= (self.quick if options.quick else self.full) | given
-        jobs = settings.pop("jobs")
+        jobs = settings["jobs"]
         if jobs < 1:
             raise InputError(f"--jobs must be at least 1, got {jobs}.")
-        values = [settings.pop(plural(axis)) for axis in self.axes]
-        grid = [
-            self.cell(**dict(zip(self.axes, point, strict=True)), **settings)
-            for point in itertools.product(*values)
-        ]
-        cells = list(filter(self.keep, grid))
+        cells = self.grid(settings)
         for cell in cells:
             cell.check()
         try:
@@ -340,6 +376,13 @@ class Study:
             print(f"[{number}/{len(missing)}] {name}, {rest}", flush=True)
         print(self.table(cells, results))
         return int(any("failure" in (saved(cell, results) or {}) for cell in cells))
+
+    def grid(self, settings: Mapping[str, Any]) -> list[Cell]:
+        """The cells of `full`, of `quick`, or of what else gives every axis its values."""
+        fixed = {name: value for name, value in settings.items() if name != "jobs"}
+        values = [fixed.pop(plural(axis)) for axis in self.axes]
+        points = (dict(zip(self.axes, point, strict=True)) for point in itertools.product(*values))
+        return list(filter(self.keep, (self.cell(**point, **fixed) for point in points)))
 
     def folder(self, options: argparse.Namespace) -> Path:
         """Where the results are; a quick look must not end up among those of the full run."""
@@ -364,9 +407,8 @@ class Study:
             line = f"{label:{width}} {len(done):4d} {len(records) - len(done):6d}"
             shown = {h: key for h, key in COLUMNS.items() if done and key in done[0]} or shown
             for key in shown.values() if done else ():
-                values = np.array([scores[key] for scores in done])
-                error = values.std(ddof=1) / len(done) ** 0.5 if len(done) > 1 else np.nan
-                line += f"{values.mean():9.3f} ± {error:5.3f}"
+                mean, error = mean_and_error([scores[key] for scores in done])
+                line += f"{mean:9.3f} ± {error:5.3f}"
             lines.append(line)
         head = f"{'':{width}} done failed" + "".join(f"{name:>17}" for name in shown)
         return "\n".join([head, *lines])

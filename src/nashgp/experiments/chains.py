@@ -8,11 +8,15 @@ those of the plain sampler (Chen et al. 2014): the burn-in has no steps, so no s
 import dataclasses
 import time
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nashgp.experiments import cells
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BASE = {"η": 0.3, "init": 4.0, "V": 0.1, "α": 0.4}
 FIELDS = {"η": "eta", "init": "init", "V": "noise", "α": "friction"}
@@ -104,6 +108,18 @@ STUDY = cells.Study(
     label=lambda cell: f"η {cell.eta:g} init {cell.init:g} V {cell.noise:g} α {cell.friction:g}",
     keep=_varies_one,
 )
+
+
+def figures(results: Path, *, stacked: bool = False) -> dict[str, "Figure"]:
+    """Densities at x = 0 of chains, by start, gradient noise and friction: the paper's appendix."""
+    from nashgp.experiments import plots
+    from nashgp.experiments.diamond import Truth
+    from nashgp.experiments.synthetic import CENTRES_OF_BINS
+
+    f, sampled = CENTRES_OF_BINS[::2], cells.scored(results)
+    sweeps = {name: sweep(sampled, name) for name in BASE if name != "η"}
+    density = Truth().density(f)
+    return {"sghmc": plots.sampler_settings(f, density, sweeps, BASE, stacked=stacked)}
 
 
 def sweep(records: Sequence[dict], name: str) -> list[Any]:

@@ -13,12 +13,17 @@ import argparse
 import dataclasses
 import os
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
 
 from nashgp import datasets
 from nashgp.experiments import cells
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 HELD_OUT = 0.1
 NUM_MARKS = 50  # times that the held-out rows are scored
@@ -160,14 +165,30 @@ add_arguments = STUDY.add_arguments
 
 def main(options: argparse.Namespace) -> int:
     """Run what is missing, print the tables and draw a figure for each set."""
-    from nashgp.experiments import plots
-
     status = STUDY.main(options)
     results = STUDY.folder(options)
-    done = cells.scored(results)
-    for name in sorted({record["cell"]["set"] for record in done}):
-        of_set = [record for record in done if record["cell"]["set"] == name]
+    for name, of_set in _by_set(results).items():
         print(speedups(name, of_set))
+    for name, figure in figures(results).items():
+        path = results / f"{name}.png"
+        figure.savefig(path, dpi=130)
+        print(os.fspath(path))
+    return status
+
+
+def _by_set(results: Path) -> dict[str, list[dict]]:
+    found: dict[str, list[dict]] = {}
+    for record in sorted(cells.scored(results), key=lambda record: record["cell"]["set"]):
+        found.setdefault(record["cell"]["set"], []).append(record)
+    return found
+
+
+def figures(results: Path, *, stacked: bool = False) -> dict[str, "Figure"]:
+    """Held-out MLL and objective of every fit against steps and seconds, compilation included."""
+    from nashgp.experiments import plots
+
+    made = {}
+    for name, of_set in _by_set(results).items():
         curves = [
             plots.Curve(
                 label=record["cell"]["method"],
@@ -176,10 +197,8 @@ def main(options: argparse.Namespace) -> int:
             )
             for record in sorted(of_set, key=_order)
         ]
-        path = results / f"{name}.png"
-        plots.convergence(curves, plots.colours(list(NUM_STEPS))).savefig(path, dpi=130)
-        print(os.fspath(path))
-    return status
+        made[name] = plots.convergence(curves, plots.colours(list(NUM_STEPS)), stacked=stacked)
+    return made
 
 
 def _order(record: dict) -> tuple[int, float]:

@@ -132,6 +132,7 @@ STUDY = cells.Study(
     },
     axes=("set", "method", "depth", "split"),
     label=lambda cell: f"{cell.set} {cell.method} depth {cell.depth}",
+    base={"method": "dsvi"},
 )
 add_arguments = STUDY.add_arguments
 

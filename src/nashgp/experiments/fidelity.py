@@ -28,6 +28,8 @@ from nashgp.errors import InputError
 from nashgp.experiments import cells
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from nashgp.batch import Data
     from nashgp.experiments.targets import Reference
     from nashgp.posteriors import Fitted
@@ -240,6 +242,7 @@ STUDY = cells.Study(
     },
     axes=("set", "kind", "split"),
     label=lambda cell: f"{cell.set} {cell.kind}",
+    base={"kind": "gaussian"},
     keep=lambda cell: cell.kind != "collapsed" or cell.set in COLLAPSIBLE,
 )
 add_arguments = STUDY.add_arguments
@@ -247,22 +250,29 @@ add_arguments = STUDY.add_arguments
 
 def main(options: argparse.Namespace) -> int:
     """Run what is missing, print the tables and draw the figure."""
-    from nashgp.experiments import plots
-
     status = STUDY.main(options)
     results = STUDY.folder(options)
+    for name, figure in figures(results).items():
+        print(ratios(cells.scored(results)))
+        path = results / f"{name}.png"
+        figure.savefig(path, dpi=110)
+        print(os.fspath(path))
+    return status
+
+
+def figures(results: Path, *, stacked: bool = False) -> dict[str, "Figure"]:
+    """Distances from the reference in excess of its own; 0, the broken line, is perfect."""
+    from nashgp.experiments import plots
+
     done = cells.scored(results)
-    if not done:
-        return status
-    print(ratios(done))
     panels = [
         [plots.Comparison(f"{name}, {what}", _values(done, name, key)) for what, key in SHOWN]
         for name in _names(done)
     ]
-    path = results / "fidelity.png"
-    plots.comparison(panels, plots.colours(KINDS), zero=True).savefig(path, dpi=110)
-    print(os.fspath(path))
-    return status
+    if not panels:
+        return {}
+    figure = plots.comparison(panels, plots.colours(KINDS), zero=True, stacked=stacked)
+    return {"fidelity": figure}
 
 
 SHOWN = (("sliced Wasserstein", "sliced"), ("MMD", "mmd"))

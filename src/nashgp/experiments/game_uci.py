@@ -114,6 +114,7 @@ STUDY = cells.Study(
     },
     axes=("game", "set", "tying", "depth", "split"),
     label=lambda cell: f"{cell.game} {cell.set} {cell.tying} depth {cell.depth}",
+    base={"tying": "naive"},
 )
 add_arguments = STUDY.add_arguments
 

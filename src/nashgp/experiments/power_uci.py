@@ -65,5 +65,6 @@ STUDY = cells.Study(
     },
     axes=("set", "method", "power", "split"),
     label=lambda cell: f"{cell.set} {cell.method} power {cell.power:g}",
+    base={"method": "closed", "power": 0.0},
 )
 add_arguments, main = STUDY.add_arguments, STUDY.main

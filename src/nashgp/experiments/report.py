@@ -1,21 +1,15 @@
 """The saved fits of the demo as a table and as one page that needs nothing beside it."""
 
-import base64
-import io
 import json
-from collections.abc import Callable, Iterator, Mapping
-from importlib import resources
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jinja2 import Environment, StrictUndefined
-from matplotlib.figure import Figure
-from PIL import Image  # matplotlib brings it
 
-from nashgp.datasets import whole_file
 from nashgp.errors import InputError
-from nashgp.experiments import plots
+from nashgp.experiments import overview, pages, plots
+from nashgp.experiments.pages import DASH, Picture, both
 
 SCORES = {  # key -> heading
     "mll": "MLL",
@@ -24,7 +18,6 @@ SCORES = {  # key -> heading
     "coverage90": "90 % cover",
     "seconds": "seconds",
 }
-DASH = "–"
 
 
 class Fit(NamedTuple):
@@ -182,21 +175,6 @@ def notes(results: Results) -> list[str]:
 # ---- figures --------------------------------------------------------------------------------
 
 
-class Picture(NamedTuple):
-    """A figure as PNG for wide and for narrow screens, and what to see in it."""
-
-    title: str
-    caption: str
-    wide: bytes
-    narrow: bytes
-
-    @property
-    def addresses(self) -> tuple[str, str]:
-        """Both as `data:` addresses, so that a page holds its figures."""
-        wide, narrow = (base64.b64encode(png).decode() for png in (self.wide, self.narrow))
-        return f"data:image/png;base64,{wide}", f"data:image/png;base64,{narrow}"
-
-
 def pictures(results: Results) -> dict[str, Picture]:
     """Every figure whose fits are there."""
     makers = (_step, _layers, _comparison, _calibration, _training)
@@ -204,18 +182,6 @@ def pictures(results: Results) -> dict[str, Picture]:
 
 
 Named = Iterator[tuple[str, Picture]]
-
-
-def _both(draw: Callable[..., Figure], *args: Any) -> tuple[bytes, bytes]:
-    return _png(draw(*args)), _png(draw(*args, stacked=True))
-
-
-def _png(figure: Figure) -> bytes:
-    """Twice as many dots as a page of normal size shows, in 256 colours: a third of the bytes."""
-    full, small = io.BytesIO(), io.BytesIO()
-    figure.savefig(full, format="png", dpi=200)
-    Image.open(full).convert("RGB").quantize(256).save(small, format="png", optimize=True)
-    return small.getvalue()
 
 
 def _step(results: Results) -> Named:
@@ -233,7 +199,7 @@ def _step(results: Results) -> Named:
                 "One layer has a single lengthscale: to follow the jump it has to be wiggly "
                 "everywhere, or to smooth the jump. A second layer can stretch the input near "
                 "the jump and stay flat elsewhere. Bands hold the stated share of new targets.",
-                *_both(plots.fan, fans),
+                *both(plots.fan, fans),
             ),
         )
 
@@ -250,7 +216,7 @@ def _layers(results: Results) -> Named:
                 "Twelve functions drawn from the posterior. Where layer 1 is steep, the input is "
                 "stretched, and a smooth layer 2 becomes a jump of the whole. Layer 1 has no "
                 "units, and its sign is arbitrary.",
-                *_both(plots.layers, of),
+                *both(plots.layers, of),
             ),
         )
 
@@ -276,7 +242,7 @@ def _comparison(results: Results) -> Named:
                 "Dots are means over the splits and bars one standard error; differences of the "
                 "size of the bars say little. No dot: the method has no such score, or no fit is "
                 "done.",
-                *_both(plots.comparison, panels, palette),
+                *both(plots.comparison, panels, palette),
             ),
         )
 
@@ -306,7 +272,7 @@ def _calibration(results: Results) -> Named:
                 "A calibrated method stays in the grey band at about 95 % of the levels. Where a "
                 "curve is flatter than the diagonal in the middle, the intervals are too narrow; "
                 "where it is steeper, they are too wide.",
-                *_both(plots.calibration, sets, palette),
+                *both(plots.calibration, sets, palette),
             ),
         )
 
@@ -331,7 +297,7 @@ def _training(results: Results) -> Named:
                 "dsvi the objective at the power that was chosen, at power 0 a lower bound on the "
                 "log evidence; for sghmc the log density of its state. Faint: every step; strong: "
                 "running medians. The first tenth may lie below the picture.",
-                *_both(plots.training, sets, palette),
+                *both(plots.training, sets, palette),
             ),
         )
 
@@ -340,16 +306,18 @@ def _training(results: Results) -> Named:
 
 
 def write(results: Path, out: Path) -> Path:
-    """Write the page `out` from what the demo saved in `results`; nothing is fitted."""
+    """Write the page `out` from what the demo or studies saved in `results`; nothing is fitted."""
+    if not (results / "demo.json").exists():
+        return overview.write(results, out)
     found = read(results)
     return page(found, pictures(found), out)
 
 
 def page(found: Results, pictures: Mapping[str, Picture], out: Path) -> Path:
     """The same, from results that are read and figures that are drawn."""
-    template = resources.files("nashgp.experiments").joinpath("report.html.j2").read_text("utf-8")
-    form = Environment(autoescape=True, undefined=StrictUndefined).from_string(template)
-    text = form.render(
+    return pages.write(
+        out,
+        "report.html.j2",
         plan=found.plan,
         scores=SCORES,
         rows=list(rows(found)),
@@ -365,9 +333,6 @@ def page(found: Results, pictures: Mapping[str, Picture], out: Path) -> Path:
         sizes=_sizes(found),
         pictures=pictures,
     )
-    with whole_file(out) as partial:
-        partial.write_text(text, encoding="utf-8")
-    return out
 
 
 def _distinct(results: Results, key: str) -> list[Any]:

@@ -91,5 +91,6 @@ STUDY = cells.Study(
     },
     axes=("set", "kind", "split"),
     label=lambda cell: f"{cell.set} {cell.kind}",
+    base={"kind": "published"},
 )
 add_arguments, main = STUDY.add_arguments, STUDY.main

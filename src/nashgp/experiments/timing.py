@@ -14,6 +14,8 @@ decides nothing. Run it on a machine that does nothing else.
 import argparse
 import dataclasses
 import os
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +23,9 @@ from nashgp import datasets
 from nashgp.errors import InputError
 from nashgp.experiments import cells
 from nashgp.experiments.tying import fastest
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 KINDS = ("anchored", "paper", "sghmc", "dsvi")
 NUM_DRAWS = 100
@@ -149,14 +154,23 @@ add_arguments = STUDY.add_arguments
 
 def main(options: argparse.Namespace) -> int:
     """Time what is missing, print the table beside the published one and draw the figure."""
-    from nashgp.experiments import plots
-
     status = STUDY.main(options)
     results = STUDY.folder(options)
+    for name, figure in figures(results).items():
+        print(beside(cells.scored(results)))
+        path = results / f"{name}.png"
+        figure.savefig(path, dpi=130)
+        print(os.fspath(path))
+    return status
+
+
+def figures(results: Path, *, stacked: bool = False) -> dict[str, "Figure"]:
+    """Test MLL of some rows against seconds of training."""
+    from nashgp.experiments import plots
+
     done = cells.scored(results)
     if not done:
-        return status
-    print(beside(done))
+        return {}
     curves = [
         plots.Pace(
             record["cell"]["kind"],
@@ -165,10 +179,7 @@ def main(options: argparse.Namespace) -> int:
         )
         for record in sorted(done, key=lambda record: KINDS.index(record["cell"]["kind"]))
     ]
-    path = results / "timing.png"
-    plots.paces(curves, plots.colours(KINDS)).savefig(path, dpi=130)
-    print(os.fspath(path))
-    return status
+    return {"timing": plots.paces(curves, plots.colours(KINDS), stacked=stacked)}
 
 
 def beside(records: list[dict]) -> str:

@@ -23,7 +23,8 @@ from jaxtyping import Float
 
 from nashgp import datasets
 from nashgp.errors import InputError
-from nashgp.experiments import cells
+from nashgp.experiments import cells, comparing
+from nashgp.experiments.comparing import Found
 
 DEFAULTS: dict[str, Any] = {"num_mixture": cells.SAMPLES}
 PUBLISHED: dict[str, Any] = {"kernel": "rbf", "num_inducing": 128}
@@ -155,7 +156,7 @@ def normal_scores(mean: Vector, spread: float, y: Vector) -> cells.Scores:
         "rmse": metrics.rmse(mean, y),
         "coverage50": covered(0.5),
         "coverage90": covered(0.9),
-        "calibration_error": metrics.calibration_error(ndtr((y - mean) / spread)),
+        **cells.calibration(ndtr((y - mean) / spread)),
     }
 
 
@@ -188,15 +189,14 @@ STUDY = cells.Study(
     },
     axes=("protocol", "set", "method", "depth", "split"),
     label=lambda cell: f"{cell.protocol} {cell.set} {label(cell)}",
+    base={"method": "dsvi"},
     keep=lambda cell: (
         (cell.method not in REFERENCES or cell.depth == 1)
         and (cell.depth > 0 or cell.method == "ipvi")
-        and cell.split < datasets.load(cell.set).num_splits
+        and cell.split < datasets.num_splits(cell.set)
     ),
 )
 add_arguments = STUDY.add_arguments
-
-Found = dict[str, dict[str, dict[int, float]]]  # set -> label -> split -> test MLL
 
 
 def main(options: argparse.Namespace) -> int:
@@ -215,7 +215,7 @@ def main(options: argparse.Namespace) -> int:
 
 def gather(records: Sequence[Mapping[str, Any]]) -> Found:
     """Test MLL by set, method and split."""
-    found: Found = {}
+    found: dict[str, dict[str, dict[int, float]]] = {}
     for record in records:
         cell = record["cell"]
         of_set = found.setdefault(cell["set"], {})
@@ -223,22 +223,11 @@ def gather(records: Sequence[Mapping[str, Any]]) -> Found:
     return found
 
 
-def ranks(found: Found) -> dict[str, list[float]]:
-    """The places of each method among those that all sets have, by mean test MLL."""
-    common = set.intersection(*map(set, found.values()))
-    places: dict[str, list[float]] = {name: [] for name in sorted(common)}
-    for of_set in found.values():
-        order = sorted(common, key=lambda name: -np.mean(list(of_set[name].values())))
-        for place, name in enumerate(order, start=1):
-            places[name].append(float(place))
-    return places
-
-
 def ranking(found: Found) -> str:
     """Mean place of each method over the sets, the best first."""
-    places = ranks(found)
-    order = sorted(places, key=lambda name: np.mean(places[name]))
-    return "\n".join(f"{name:>16} {np.mean(places[name]):6.2f}" for name in order)
+    means = {name: np.mean(list(of.values())) for name, of in comparing.ranks(found).items()}
+    order = sorted(means, key=lambda name: means[name])
+    return "\n".join(f"{name:>16} {means[name]:6.2f}" for name in order)
 
 
 def differences(found: Found) -> str:
@@ -247,40 +236,19 @@ def differences(found: Found) -> str:
     for name, of_set in found.items():
         for method, scores in of_set.items():
             base = of_set.get(f"dsvi {method.split()[-1]}", {})
-            splits = sorted(scores.keys() & base.keys())
-            if splits and base is not scores:
-                mean, error = mean_and_error([scores[s] - base[s] for s in splits])
+            apart = comparing.paired(scores, base)
+            if apart and base is not scores:
+                mean, error = cells.mean_and_error(apart)
                 lines.append(
-                    f"{name:>10} {method:>16} {len(splits):3d} splits {mean:+.3f} ± {error:.3f}"
+                    f"{name:>10} {method:>16} {len(apart):3d} splits {mean:+.3f} ± {error:.3f}"
                 )
     return "\n".join(lines) or "(dsvi is not run)"
 
 
-def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and its standard error; that of a single value is not known."""
-    error = np.std(values, ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.nan
-    return float(np.mean(values)), float(error)
-
-
 def draw(found: Found, path: Any) -> Any:
     """Dots and bars of test MLL, a panel for each set and one of ranks."""
-    from nashgp.experiments import plots
-
-    names = {name: None for of_set in found.values() for name in of_set}
-    labels = sorted(
-        names, key=lambda name: list(ENGINES | dict.fromkeys(REFERENCES)).index(name.split()[0])
-    )
-    families = plots.colours([*ENGINES, *REFERENCES])
-    palette = {name: families[name.split()[0]] for name in labels}
-    panels = [
-        plots.Comparison(
-            f"{name}: test MLL",
-            {each: mean_and_error(list(scores.values())) for each, scores in of_set.items()},
-        )
-        for name, of_set in found.items()
-    ]
-    summary = {name: mean_and_error(places) for name, places in ranks(found).items()}
-    panels.append(plots.Comparison("mean rank (1 is the best)", summary))
-    rows = [panels[i : i + 2] for i in range(0, len(panels), 2)]
-    plots.comparison(rows, palette).savefig(path, dpi=110)
+    order = list(ENGINES | dict.fromkeys(REFERENCES))
+    names = dict.fromkeys(name for of_set in found.values() for name in of_set)
+    labels = sorted(names, key=lambda name: order.index(name.split()[0]))
+    comparing.figure(found, labels).savefig(path, dpi=110)
     return path

@@ -611,6 +611,33 @@ def test_engines_are_timed_beside_the_published(made_up, monkeypatch, tmp_path, 
         timing.Cell("boston", 0, num_steps=100).check()
 
 
+def test_tied_and_naive_stand_beside_the_published(made_up):
+    def record(tying, depth, split, train, test):
+        cell = game_uci.Cell("boston", split, "anchored", tying, depth)
+        return {"cell": dataclasses.asdict(cell), "scores": {"train_mll": train, "mll": test}}
+
+    records = [
+        record("tied", 1, 0, -1.0, -2.0),
+        record("tied", 1, 1, -1.5, -2.5),
+        record("tied", 2, 0, -1.2, -2.2),
+        record("naive", 1, 0, -0.5, -3.0),
+    ]
+    lines = [line.split(maxsplit=1)[-1] for line in game_uci.beside(records).splitlines()]
+    assert "anchored tied    1: -1.25 / -2.25   2: -1.20 / -2.20" in lines
+    assert "anchored naive   1: -0.50 / -3.00" in lines
+    assert any(
+        line.startswith("published naive  1: -1.86 / -2.21   2: -1.76 / -2.37") for line in lines
+    )
+    with pytest.raises(InputError, match="--games has no 'chess'"):
+        game_uci.Cell("boston", 0, "chess").check()
+
+
+@pytest.mark.parametrize("tying", game_uci.TYINGS)
+def test_an_anchored_game_is_played_tied_or_not(made_up, tying):
+    cell = game_uci.Cell("boston", 0, "anchored", tying, num_inducing=4, num_steps=6)
+    assert np.isfinite(cell.run()["mll"])
+
+
 def test_large_sets_are_fitted_in_batches(made_up, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(large, "SETS", ("boston",))

@@ -7,9 +7,8 @@ the discriminator, and generators from tens to thousands of parameters at one. E
 against the exact posterior at x = 0: Jensen-Shannon divergence (in nats, from a histogram), mean
 log density of the exact posterior's draws under q, and the number of modes. Stabilisers that are
 on: networks scaled to the prior's spread; noise on what Player 1 sees, which falls by equal factors
-and then goes; a rate of Player 2 that falls while Player 1's does not; and several starts, of which
-the one with the best objective is kept. The generator's noise has ten dimensions: of one, any flat
-piece of the map is a spike of q, too fine for Player 1 to see.
+and then goes; and a rate of Player 2 that falls while Player 1's does not. The generator's noise
+has ten dimensions: of one, any flat piece of the map is a spike of q, too fine for Player 1 to see.
 
 The same scores of SGHMC chains, from `nashgp.experiments.chains`, stand beside them in the figure,
 whose panels are those of the paper's; a second figure has the panels of its appendix.
@@ -41,7 +40,6 @@ PEAK = 2.0  # ... if the density there is so many times that between it and its 
 RATES = tuple(float(f"{rate:.3g}") for rate in np.geomspace(3e-4, 3e-2, 10))
 SIZES = ("1x2", "1x4", "1x8", "2x8", "3x9", "3x32")  # hidden layers x width
 PAPER_SIZE, MIDDLE_RATE = "3x9", RATES[5]
-JUDGE_RATE, NUM_JUDGED = 0.003, 20_000  # of Player 1 alone, and draws, to tell starts apart
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,11 +58,9 @@ class Cell(cells.Cell):
     noise_dim: int = 10
     instance_noise: float = 10.0
     last_noise: float = 0.5
-    warm_up: float = 0.4  # the share of steps with noise on what Player 1 sees
+    warm_up: float = 0.6  # the share of steps with noise on what Player 1 sees
     steady_discriminator: bool = True
-    num_starts: int = 8
-    heat: float = 0.5  # the share of steps that all starts play; then the best goes on alone
-    num_steps: int = 10_000
+    num_steps: int = 20_000
 
     def check(self) -> None:
         """The rows are those of the paper, any seed will do."""
@@ -73,7 +69,7 @@ class Cell(cells.Cell):
         import jax.random as jr
 
         from nashgp import train
-        from nashgp.engines import PaperGame, Starts, estimate_elbo, lane
+        from nashgp.engines import PaperGame
         from nashgp.experiments import diamond
         from nashgp.posteriors import GeneratedPosterior
 
@@ -99,30 +95,15 @@ class Cell(cells.Cell):
         )
         fitted, data = diamond.problem()
         began = time.perf_counter()
-        first, second, judge = jr.split(jr.key(self.split), 3)
-        starts, num_first = Starts(engine, self.num_starts), round(self.heat * self.num_steps)
-        heat = train.run(first, starts, fitted, data, num_steps=num_first, chunk=1_000, num_kept=0)
-        # What Player 1 says in the game is not to be trusted: at some rates it is far behind.
-        alone = dataclasses.replace(engine, discriminator_rate=JUDGE_RATE)
-        elbos = []
-        for number in range(self.num_starts):
-            state = lane(heat.state.states, number)
-            found = engine.result(judge, state, data, 1)
-            elbos.append(
-                estimate_elbo(
-                    judge, alone, found, data, num_steps=self.num_steps // 10, num_draws=NUM_JUDGED
-                )[0]
-            )
-        best = lane(heat.state.states, int(np.argmax(elbos)))
-        rest = self.num_steps - num_first
-        outcome = train.run(second, engine, fitted, data, num_steps=rest, chunk=1_000, state=best)
+        outcome = train.run(
+            jr.key(self.split), engine, fitted, data, num_steps=self.num_steps, chunk=1_000
+        )
         seconds = time.perf_counter() - began
         posterior, info = outcome.fitted.posterior, outcome.history.info
         assert isinstance(posterior, GeneratedPosterior)
         white = posterior.sample(jr.key(self.split + 1), outcome.fitted.model, NUM_DRAWS)[0]
         draws = np.asarray(white, np.float64).ravel() * diamond.PRIOR_VARIANCE**0.5
         return score(draws) | {
-            "elbos": [round(each, 4) for each in elbos],
             "parameters": posterior.generator.networks[0].num_parameters,
             "accuracy": float(np.mean(info["accuracy"][-1_000:])),
             "log_ratio": float(np.mean(info["log_ratio"][-1_000:])),
@@ -186,7 +167,6 @@ STUDY = cells.Study(
         "sizes": [PAPER_SIZE],
         "rates": [MIDDLE_RATE],
         "jobs": 1,
-        "num_starts": 2,
         "num_steps": 50,
     },
     axes=("set", "size", "rate", "split"),
@@ -222,10 +202,6 @@ def stabilisers(cell: Cell) -> str:
         parts.append(
             f"noise on what Player 1 sees (from {cell.instance_noise:g}{last} mode widths over the "
             f"first {cell.warm_up:.0%} of steps)"
-        )
-    if cell.num_starts > 1:
-        parts.append(
-            f"{cell.num_starts} starts for the first {cell.heat:.0%}, then the best by its ELBO"
         )
     parts.append(f"{cell.num_player1_steps} moves of Player 1 to one of Player 2")
     return "; ".join([*parts, f"generator's noise in {cell.noise_dim} dimensions"])

@@ -293,6 +293,25 @@ def test_single_precision_is_asked_for():
     assert jnp.ones(1).dtype == "float32"  # no global setting moved
 
 
+def test_precision_is_chosen_by_what_rounding_does(tmp_path):
+    x, y = wave(60)
+    rough = tiny(dtype="auto", kernel="matern12", num_steps=2, num_layers=1).fit(x, y)
+    assert rough.dtype_ == "float32" and rough.dtype == "auto"
+    assert {leaf.dtype for leaf in jax.tree.leaves(rough.fitted_)} == {np.dtype("float32")}
+    smooth = tiny(dtype="auto", kernel=kernels.RBF(1.0), num_steps=2, num_layers=1)
+    smooth.set_params(num_inducing=40).fit(x, y)
+    assert smooth.dtype_ == "float64"
+    for model in (rough, smooth):
+        model.save(tmp_path / "model")
+        again = load(tmp_path / "model")
+        assert again.dtype_ == model.dtype_
+        np.testing.assert_array_equal(again.predict(x), model.predict(x))
+        assert np.all(pickle.loads(pickle.dumps(model)).predict(x) == model.predict(x))
+        assert np.isfinite(again.noise_std_) and np.all(np.isfinite(again.relevance_))
+    rough.set_params(warm_start=True).fit(x, y)
+    assert rough.dtype_ == "float32"
+
+
 def test_the_seed_decides_and_none_is_a_new_one():
     x, y = wave(20)
     first, again = (tiny(num_steps=5).fit(x, y).predict(x) for _ in range(2))
@@ -429,7 +448,7 @@ TEXT = pd.DataFrame({"a": X[:, 0], "city": ["Oslo"] * 20})
         ({"kernel": 3}, X, Y, "kernel must be one of rbf, .*; got 3"),
         ({"kernel": kernels.RBF([1.0] * 3)}, X, Y, "kernel does not fit layer 1, which has 2"),
         ({"kernel": kernels.RBF(columns=(5,))}, X, Y, "kernel does not fit layer 1, which has 2"),
-        ({"dtype": "float16"}, X, Y, "dtype must be one of float64, float32; got 'float16'"),
+        ({"dtype": "float16"}, X, Y, "dtype must be one of float64, float32, auto; got 'float16'"),
         ({"num_layers": 0}, X, Y, 'num_layers must be .* at least 1 or "auto"; got 0'),
         ({"num_steps": 2.5}, X, Y, "num_steps must be a whole number of at least 1 or None"),
         ({"batch_size": True}, X, Y, "batch_size must be a whole number of at least 1 or None"),

@@ -69,7 +69,7 @@ OPTIONS = {
     "num_restarts": Option(number_or_auto(int), "auto", "models that are averaged, or auto"),
     "num_mixture": Option(int, 100, "posterior draws that make up a prediction"),
     "allow_missing": Option(bool, False, "an empty target is missing, not a mistake"),
-    "dtype": Option(str, "float64", "float64, or float32 for speed"),
+    "dtype": Option(str, "float64", "float64, float32 for speed, or auto"),
     "random_state": Option(int, 0, "seed: the same seed gives the same model"),
 }
 # Those of `DeepGPClassifier`.

@@ -28,7 +28,7 @@ from nashgp.engines import (
 )
 from nashgp.engines.collapsed import above_hidden, below_last
 from nashgp.errors import InputError
-from nashgp.layers import SparseGPLayer
+from nashgp.layers import Inducing, SparseGPLayer
 from nashgp.likelihoods import (
     AbstractLikelihood,
     Bernoulli,
@@ -83,8 +83,9 @@ ENGINES: dict[str, dict[str, Callable[..., Engine]]] = {
 # `num_responses` are Player 1's own moves before each step; 0 lets both players move together.
 TURNS = "num_responses"
 NETWORK_RATE = "network_rate"
-ANCHOR_OPTIONS = ("noise_dim", "width", "depth", "num_importance", "first_mix", "player1")
-ANCHOR_OPTIONS += ("rank", "tied")
+ANCHOR_OPTIONS = (
+    *("noise_dim", "width", "depth", "num_importance", "first_mix", "player1", "rank", "tied"),
+)
 
 Kernel = str | kernels.AbstractKernel | Callable[[int], kernels.AbstractKernel]
 
@@ -193,6 +194,40 @@ def _distinct(x: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "K D"]:
     step = CLOSE * np.finfo(x.dtype).eps ** 0.5 * (np.max(np.ptp(x, axis=0)) or 1.0)
     _, first = np.unique(np.round(x / step), axis=0, return_index=True)
     return x[first]
+
+
+def rounding(model: DeepGP, stretch: float = 1.0) -> float:
+    """Largest error of single precision in `f` given inducing values, in prior deviations.
+
+    Mean and standard deviation in every layer, midway between inducing inputs, at values drawn from
+    the prior. Training often lengthens lengthscales, and neighbours then look alike: `stretch`
+    measures as if they were so many times as long.
+    """
+    random = np.random.default_rng(0)
+    pairs = [random.permutation(layer.num_inducing) for layer in model.layers]
+    values = [random.normal(size=(layer.num_inducing, layer.num_outputs)) for layer in model.layers]
+    host = jax.tree.map(lambda leaf: np.asarray(leaf) if eqx.is_array(leaf) else leaf, model)
+
+    def tell(dtype: str) -> list[Float[np.ndarray, "2 M P"]]:
+        def put(leaf: Any) -> Any:
+            known = isinstance(leaf, np.ndarray) and np.issubdtype(leaf.dtype, np.floating)
+            return jnp.asarray(leaf, dtype) if known else leaf
+
+        told = []
+        for layer, pair, value in zip(jax.tree.map(put, host).layers, pairs, values, strict=True):
+            near = eqx.tree_at(lambda each: each.z, layer, layer.z / stretch)
+            x = 0.5 * (near.z + near.z[pair])
+            features = near.features(x)
+            law = near.moments(features, Inducing(jnp.asarray(value, dtype)))
+            parts = jnp.stack([law.mean - features.mean, jnp.sqrt(law.variance)])
+            told.append(np.asarray(parts / jnp.sqrt(near.kernel.diag(x))[None, :, None], float))
+        return told
+
+    with scope("float32"):
+        single = tell("float32")
+    with scope("float64"):
+        double = tell("float64")
+    return max(float(np.max(np.abs(a - b))) for a, b in zip(single, double, strict=True))
 
 
 def build(

@@ -38,7 +38,7 @@ from nashgp.posteriors import (
     members_of,
 )
 from nashgp.posteriors.anchored import find_anchored
-from nashgp.precision import scope
+from nashgp.precision import dtype_of, scope
 from nashgp.scaling import Scaling, is_constant
 from nashgp.shapes import Key
 
@@ -61,6 +61,7 @@ DEPTHS = (2, 1, 3)  # the first unless another is clearly better
 FULL_BATCH_ROWS = 1_000  # up to here a step on all rows costs little more than one on a batch
 BATCH_SIZE = 512
 RELEVANCE_DRAWS = 20
+ENOUGH, STRETCH = 0.01, 2.0  # error that is let pass, and lengthscales of `recipes.rounding`
 COLLAPSED_SIZE = 2**21  # largest rows x inducing inputs x draws for which every step sees all rows
 FULL_SIZE = 2**21  # largest width x inducing inputs² of a hidden layer with a root for each output
 QUIET_SCALE = 1e-5  # the published start
@@ -256,7 +257,10 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         keeper = self._keeper(checkpoint, resume, checkpoint_seconds, (x, t, w, previous))
         seed = keeper.seed if keeper else seed_of(self.random_state)
         task = Task(*scaling.forward(x[:, kept], t), w, likelihood, previous, keeper)
-        maker, first = self._suited(seed, task)
+        precise = self._precise(seed, task)
+        if precise is not self and not previous:
+            task = task._replace(likelihood=precise._start_likelihood(t))
+        maker, first = precise._suited(seed, task)
         plan, power, outcome = first or maker._member(seed, task)
         members, powers = [outcome.fitted], [power]
         for number in range(1, len(previous) if previous else plan.num_restarts):
@@ -283,10 +287,24 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         self.remembers_ = self.num_inducing != maker.num_inducing == DISTINCT
         self.num_steps_ = len(outcome.history.objective)
         self.batch_size_ = plan.batch_size or plan.num_rows
+        self.dtype_ = precise.dtype
         self.last_layer_, self.power_, self.powers_ = plan.last_layer, power, powers
         self._warn_of_ratio()
         self._warn_of_chains()
         return self
+
+    def _precise(self, seed: int, task: Task) -> "DeepGPEstimator":
+        """This estimator, or one like it in the least precision that is enough for these rows."""
+        if self.dtype != "auto":
+            return self
+        double = copy.copy(self).set_params(dtype="float64")
+        if task.previous:
+            return double.set_params(dtype=str(dtype_of(task.previous[0])))
+        start = double._likes(task)[0]._start(seed, task)
+        error = recipes.rounding(start.model, STRETCH)
+        dtype = "float32" if error < ENOUGH else "float64"
+        log.info("Rounding to float32 would cost %.2g prior deviations: dtype %s.", error, dtype)
+        return double.set_params(dtype=dtype)
 
     def _suited(self, seed: int, task: Task) -> "tuple[DeepGPEstimator, Trained | None]":
         """Of the estimators like this one, that whose fit to some rows predicts the others.
@@ -431,7 +449,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
             engines = recipes.ENGINES["dsvi"]
         recipes.choose("last_layer", self.last_layer, {"auto": None, **engines})
         recipes.choose("covariance", self.covariance, dict.fromkeys(("auto", "full", "shared")))
-        recipes.choose("dtype", self.dtype, dict.fromkeys(("float64", "float32")))
+        recipes.choose("dtype", self.dtype, dict.fromkeys(("float64", "float32", "auto")))
         at_least_one("num_steps", self.num_steps, optional=True)
         at_least_one("batch_size", self.batch_size, optional=True)
         at_least_one("hidden_dim", self.hidden_dim, optional=True)
@@ -598,7 +616,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         return int(self.num_samples or (PAPER_SAMPLES if self._plays_paper else NUM_SAMPLES))
 
     def _start_likelihood(self, t: np.ndarray) -> AbstractLikelihood:
-        with scope(self.dtype):
+        with scope(self._dtype):
             return self._likelihood(t)
 
     def _measure(
@@ -821,7 +839,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         at_least_one("n_samples", n_samples)
         members, key = members_of(self.fitted_), jr.key(random_state)
         parts = []
-        with scope(self.dtype):
+        with scope(self._dtype):
             for number, member in enumerate(members):
                 share = len(range(number, n_samples, len(members)))  # dealt out in turn
                 one = key if len(members) == 1 else jr.fold_in(key, number)
@@ -863,7 +881,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         log rate for counts).
         """
         check_is_fitted(self)
-        with scope(self.dtype):
+        with scope(self._dtype):
             layers = self._first.model.layers
             return [float(jnp.mean(layer.kernel.diag(layer.z))) for layer in layers]
 
@@ -874,8 +892,8 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         likelihood = self._first.model.likelihood
         if likelihood.is_discrete:
             return None
-        with scope(self.dtype):
-            zero = jnp.zeros((1, len(self.scaling_.y_scale)), self.dtype)
+        with scope(self._dtype):
+            zero = jnp.zeros((1, len(self.scaling_.y_scale)), self._dtype)
             variance = np.asarray(likelihood.moments(zero, zero)[1][0], np.float64)
         return np.sqrt(variance) * self.scaling_.y_scale
 
@@ -890,7 +908,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         """
         check_is_fitted(self)
         key = jr.split(jr.key(self.seed_))[1]
-        with scope(self.dtype):
+        with scope(self._dtype):
             z = self._first.model.layers[0].z
             slopes = np.asarray(predict.slopes(key, self.fitted_, z, RELEVANCE_DRAWS), np.float64)
         share = np.zeros(self.n_features_in_)
@@ -919,7 +937,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         anchored = find_anchored(self._first.posterior)
         if anchored is None:
             return None
-        with scope(self.dtype):
+        with scope(self._dtype):
             found = measure_information(jr.key(self.seed_), anchored)
         return {name: np.asarray(part).tolist() for name, part in found._asdict().items()}
 

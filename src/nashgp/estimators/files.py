@@ -25,6 +25,11 @@ class SavedEstimator(BaseEstimator):
     random_state: Any
     history_: train.History
 
+    @property
+    def _dtype(self) -> str:
+        """The precision of what was learned."""
+        return getattr(self, "dtype_", "float64") if self.dtype == "auto" else self.dtype
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the estimator to one file, for `nashgp.load`; an older file is replaced at once."""
         check_is_fitted(self)
@@ -57,7 +62,7 @@ class SavedEstimator(BaseEstimator):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if "fitted_" in state:
-            with scope(self.dtype):
+            with scope(self._dtype):
                 self.fitted_ = jax.tree.map(jnp.asarray, state["fitted_"])
 
 

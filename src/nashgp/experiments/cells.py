@@ -11,10 +11,10 @@ import os
 import subprocess
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import joblib
 import numpy as np
@@ -22,6 +22,9 @@ from jaxtyping import Float
 
 from nashgp import datasets
 from nashgp.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 CORES = os.cpu_count() or 1
 SAMPLES = 200  # posterior draws in the predictive mixture of a test row
@@ -58,6 +61,12 @@ class Cell:
         text = json.dumps(dataclasses.asdict(self), sort_keys=True)
         name = hashlib.sha256(text.encode()).hexdigest()[:12]
         return results / f"{self.set}-{self.split}-{name}.json"
+
+
+def check_name(option: str, value: str, known: Iterable[str]) -> None:
+    """Raise for what is none of the known values of an option."""
+    if value not in (names := list(known)):
+        raise InputError(f"--{option} has no {value!r}; choose from {', '.join(names)}.")
 
 
 def evaluate(key, fitted, scaling, x, y, num_samples: int = SAMPLES) -> Scores:
@@ -214,6 +223,14 @@ def records(results: Path) -> dict[str, dict[str, Any]]:
 def scored(results: Path) -> list[dict[str, Any]]:
     """The records in a folder that have scores, whatever their settings."""
     return [record for record in records(results).values() if "scores" in record]
+
+
+def save_figures(figures: Mapping[str, "Figure"], results: Path) -> None:
+    """Write figures beside the results, and print where they are."""
+    for name, figure in figures.items():
+        path = results / f"{name}.png"
+        figure.savefig(path, dpi=130)
+        print(os.fspath(path))
 
 
 @functools.cache
@@ -408,7 +425,7 @@ class Study:
             shown = {h: key for h, key in COLUMNS.items() if done and key in done[0]} or shown
             for key in shown.values() if done else ():
                 mean, error = mean_and_error([scores[key] for scores in done])
-                line += f"{mean:9.3f} ± {error:5.3f}"
+                line += f" {mean:8.3f}" + (f" ± {error:5.3f}" if np.isfinite(error) else " " * 8)
             lines.append(line)
         head = f"{'':{width}} done failed" + "".join(f"{name:>17}" for name in shown)
         return "\n".join([head, *lines])

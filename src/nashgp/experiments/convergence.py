@@ -11,7 +11,6 @@ results.
 
 import argparse
 import dataclasses
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -169,10 +168,7 @@ def main(options: argparse.Namespace) -> int:
     results = STUDY.folder(options)
     for name, of_set in _by_set(results).items():
         print(speedups(name, of_set))
-    for name, figure in figures(results).items():
-        path = results / f"{name}.png"
-        figure.savefig(path, dpi=130)
-        print(os.fspath(path))
+    cells.save_figures(figures(results), results)
     return status
 
 

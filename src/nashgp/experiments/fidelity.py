@@ -16,7 +16,6 @@ kept as small files beside the results and used again. A figure is written besid
 
 import argparse
 import dataclasses
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -252,11 +251,9 @@ def main(options: argparse.Namespace) -> int:
     """Run what is missing, print the tables and draw the figure."""
     status = STUDY.main(options)
     results = STUDY.folder(options)
-    for name, figure in figures(results).items():
-        print(ratios(cells.scored(results)))
-        path = results / f"{name}.png"
-        figure.savefig(path, dpi=110)
-        print(os.fspath(path))
+    if done := cells.scored(results):
+        print(ratios(done))
+        cells.save_figures(figures(results), results)
     return status
 
 

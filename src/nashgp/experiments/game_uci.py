@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from nashgp.errors import InputError
 from nashgp.experiments import cells
 
 GAMES, TYINGS = ("paper", "anchored"), ("tied", "naive")
@@ -52,9 +51,8 @@ class Cell(cells.Cell):
 
     def check(self) -> None:
         super().check()
-        for name, value, known in (("games", self.game, GAMES), ("tyings", self.tying, TYINGS)):
-            if value not in known:
-                raise InputError(f"--{name} has no {value!r}; choose from {', '.join(known)}.")
+        cells.check_name("games", self.game, GAMES)
+        cells.check_name("tyings", self.tying, TYINGS)
 
     def run(self) -> cells.Scores:
         from nashgp.recipes import Config

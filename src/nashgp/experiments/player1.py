@@ -20,6 +20,7 @@ PLAIN = {
     "last_noise": 0.0,
     "warm_up": 0.0,
     "steady_discriminator": False,
+    "num_starts": 1,
 }
 
 STUDY = cells.Study(

@@ -7,8 +7,10 @@ the discriminator, and generators from tens to thousands of parameters at one. E
 against the exact posterior at x = 0: Jensen-Shannon divergence (in nats, from a histogram), mean
 log density of the exact posterior's draws under q, and the number of modes. Stabilisers that are
 on: networks scaled to the prior's spread; noise on what Player 1 sees, which falls by equal factors
-and then goes; and a rate of Player 2 that falls while Player 1's does not. The generator's noise
-has ten dimensions: of one, any flat piece of the map is a spike of q, too fine for Player 1 to see.
+and then goes; a rate of Player 2 that falls while Player 1's does not; and two starts, of which the
+one with the larger bound stays (estimated as in the paper, by a Player 1 that goes on alone). The
+generator's noise has ten dimensions: of one, any flat piece of the map is a spike of q, too fine
+for Player 1 to see.
 
 The same scores of SGHMC chains, from `nashgp.experiments.chains`, stand beside them in the figure,
 whose panels are those of the paper's; a second figure has the panels of its appendix.
@@ -16,7 +18,6 @@ whose panels are those of the paper's; a second figure has the panels of its app
 
 import argparse
 import dataclasses
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,6 +41,7 @@ PEAK = 2.0  # ... if the density there is so many times that between it and its 
 RATES = tuple(float(f"{rate:.3g}") for rate in np.geomspace(3e-4, 3e-2, 10))
 SIZES = ("1x2", "1x4", "1x8", "2x8", "3x9", "3x32")  # hidden layers x width
 PAPER_SIZE, MIDDLE_RATE = "3x9", RATES[5]
+JUDGING_RATE = 0.003  # of Player 1 when it goes on alone: the same for all games
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,16 +62,29 @@ class Cell(cells.Cell):
     last_noise: float = 0.5
     warm_up: float = 0.6  # the share of steps with noise on what Player 1 sees
     steady_discriminator: bool = True
+    num_starts: int = 2  # the one with the larger bound stays
     num_steps: int = 20_000
 
     def check(self) -> None:
         """The rows are those of the paper, any seed will do."""
 
     def run(self) -> cells.Scores:
+        """The game with the largest bound, and what all of them came to."""
+        began = time.perf_counter()
+        games = [self._play(start) for start in range(self.num_starts)]
+        best = max(games, key=lambda game: game["elbo"])
+        return best | {
+            "elbos": [game["elbo"] for game in games],
+            "jsds": [game["jsd"] for game in games],
+            "seconds": time.perf_counter() - began,
+        }
+
+    def _play(self, start: int) -> cells.Scores:
+        """One game, and its bound by a Player 1 that goes on alone."""
         import jax.random as jr
 
         from nashgp import train
-        from nashgp.engines import PaperGame
+        from nashgp.engines import PaperGame, estimate_elbo
         from nashgp.experiments import diamond
         from nashgp.posteriors import GeneratedPosterior
 
@@ -94,20 +109,21 @@ class Cell(cells.Cell):
             steady_discriminator=self.steady_discriminator,
         )
         fitted, data = diamond.problem()
-        began = time.perf_counter()
-        outcome = train.run(
-            jr.key(self.split), engine, fitted, data, num_steps=self.num_steps, chunk=1_000
+        play, judge, draw = jr.split(jr.fold_in(jr.key(self.split), start), 3)
+        outcome = train.run(play, engine, fitted, data, num_steps=self.num_steps, chunk=1_000)
+        judging = dataclasses.replace(engine, discriminator_rate=JUDGING_RATE)
+        bound = estimate_elbo(
+            judge, judging, outcome.fitted, data, num_steps=self.num_steps // 5, num_draws=20_000
         )
-        seconds = time.perf_counter() - began
         posterior, info = outcome.fitted.posterior, outcome.history.info
         assert isinstance(posterior, GeneratedPosterior)
-        white = posterior.sample(jr.key(self.split + 1), outcome.fitted.model, NUM_DRAWS)[0]
+        white = posterior.sample(draw, outcome.fitted.model, NUM_DRAWS)[0]
         draws = np.asarray(white, np.float64).ravel() * diamond.PRIOR_VARIANCE**0.5
         return score(draws) | {
+            "elbo": bound.value,
             "parameters": posterior.generator.networks[0].num_parameters,
             "accuracy": float(np.mean(info["accuracy"][-1_000:])),
             "log_ratio": float(np.mean(info["log_ratio"][-1_000:])),
-            "seconds": seconds,
         }
 
 
@@ -185,10 +201,7 @@ def main(options: argparse.Namespace) -> int:
         beside.jobs = options.jobs
     status = chains.STUDY.main(beside) or status
     sampled = chains.STUDY.folder(beside)
-    for name, figure in (figures(results) | chains.figures(sampled)).items():
-        path = results / f"{name}.png"
-        figure.savefig(path, dpi=130)
-        print(os.fspath(path))
+    cells.save_figures(figures(results) | chains.figures(sampled), results)
     return status
 
 
@@ -204,6 +217,8 @@ def stabilisers(cell: Cell) -> str:
             f"first {cell.warm_up:.0%} of steps)"
         )
     parts.append(f"{cell.num_player1_steps} moves of Player 1 to one of Player 2")
+    if cell.num_starts > 1:
+        parts.append(f"the best of {cell.num_starts} starts by the bound")
     return "; ".join([*parts, f"generator's noise in {cell.noise_dim} dimensions"])
 
 

@@ -13,7 +13,6 @@ decides nothing. Run it on a machine that does nothing else.
 
 import argparse
 import dataclasses
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -156,11 +155,9 @@ def main(options: argparse.Namespace) -> int:
     """Time what is missing, print the table beside the published one and draw the figure."""
     status = STUDY.main(options)
     results = STUDY.folder(options)
-    for name, figure in figures(results).items():
-        print(beside(cells.scored(results)))
-        path = results / f"{name}.png"
-        figure.savefig(path, dpi=130)
-        print(os.fspath(path))
+    if done := cells.scored(results):
+        print(beside(done))
+        cells.save_figures(figures(results), results)
     return status
 
 

@@ -22,7 +22,6 @@ import numpy as np
 from jaxtyping import Float
 
 from nashgp import datasets
-from nashgp.errors import InputError
 from nashgp.experiments import cells, comparing
 from nashgp.experiments.comparing import Found
 
@@ -63,12 +62,8 @@ class Cell(cells.Cell):
 
     def check(self) -> None:
         super().check()
-        for name, value, known in (
-            ("method", self.method, (*ENGINES, *REFERENCES)),
-            ("protocol", self.protocol, PROTOCOLS),
-        ):
-            if value not in known:
-                raise InputError(f"--{name}s has no {value!r}; choose from {', '.join(known)}.")
+        cells.check_name("methods", self.method, (*ENGINES, *REFERENCES))
+        cells.check_name("protocols", self.protocol, PROTOCOLS)
 
     def run(self) -> cells.Scores:
         rows = split_rows(self.set, self.split, self.protocol)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench import cases, run
+from bench import cases, cost, race, run
 
 
 def test_matrix_products_of_a_tiny_case_by_hand():
@@ -45,3 +45,18 @@ def test_both_libraries_see_the_same_rows():
     first, second = (cases.make_rows(cases.QUICK, "float32") for _ in range(2))
     assert all((a == b).all() and a.dtype == "float32" for a, b in zip(first, second, strict=True))
     assert [len(rows) for rows in first] == [100, 100, cases.NUM_NEW_ROWS]
+
+
+def test_the_slope_is_the_power_of_growth():
+    sizes = [1, 2, 4, 8, 16]
+    assert cost.slope(sizes, [5.0, 5.0, *(s**1.5 for s in sizes[2:])]) == pytest.approx(1.5)
+
+
+def test_a_race_is_won_by_who_first_meets_the_last_score_of_the_peer():
+    theirs = {"second": [10.0, 20.0, 40.0], "mll": [0.0, 1.2, 1.0]}
+    ours = {"second": [1.0, 4.0, 9.0], "mll": [0.5, 1.0, 0.9]}
+    never = {"second": [1.0], "mll": [0.9]}
+    lines = race.table({"ours": ours, "never": never, "GPyTorch": theirs}).splitlines()
+    assert lines[1].split()[-2:] == ["4.0", "10.0"]
+    assert lines[2].split()[-2:] == ["inf", "0.0"]
+    assert lines[3].split()[-2:] == ["20.0", "2.0"]

@@ -294,6 +294,31 @@ def paces(of: Sequence[Pace], palette: Mapping[str, str], *, stacked: bool = Fal
     return figure
 
 
+class Growth(NamedTuple):
+    """Time of a step against one size of the problem."""
+
+    letter: str
+    size: Float[np.ndarray, " sizes"]
+    step_ms: Float[np.ndarray, " sizes"]
+
+
+@_styled
+def costs(of: Sequence[Growth], middle: str, *, stacked: bool = False) -> Figure:
+    """Time of a step against each size, with a line of slope 1 through the last point."""
+    figure, panels = _panels(len(of), stacked, 2.6, sharey=True)
+    for one, axes in zip(of, panels, strict=True):
+        linear = one.step_ms[-1] * one.size / one.size[-1]
+        axes.plot(one.size, linear, color="0.6", lw=1.0, ls="--", label="linear")
+        axes.plot(one.size, one.step_ms, color=COLOURS[0], lw=1.6, marker="o", ms=3.5)
+        axes.set(xscale="log", yscale="log", xlabel=one.letter)
+        axes.set_xticks(one.size, [f"{size:g}" for size in one.size])
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    panels[0].set_ylabel("ms per step")
+    panels[0].legend(loc="upper left", fontsize=8)
+    figure.suptitle(f"One size at a time, the others {middle}", fontsize=9)
+    return figure
+
+
 class Game(NamedTuple):
     """One game on the diamond: its settings, its scores, its density on the grid."""
 

@@ -32,7 +32,7 @@ STUDY = cells.Study(
         "splits": [0, 1, 2],
         "num_player1_steps": list(MOVES),
         "rates": list(RATES),
-        "num_steps": 15_000,
+        "num_steps": 10_000,
     },
     quick=PLAIN
     | {

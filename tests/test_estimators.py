@@ -312,6 +312,20 @@ def test_precision_is_chosen_by_what_rounding_does(tmp_path):
     assert rough.dtype_ == "float32"
 
 
+def test_many_rows_are_learned_in_batches_by_a_model_deep_from_the_start():
+    x, y = wave(2_100)
+    few = {"num_inducing": 8, "num_mixture": 4, "dtype": "float32", "random_state": 0}
+    deep = DeepGPRegressor(num_layers=2, num_steps=6, **few).fit(x, y)
+    chosen = deep.last_layer_, deep.power_, deep.batch_size_, deep.num_restarts_
+    assert chosen == ("natural", 1.0, 1_024, 1)
+    assert len({type(layer.kernel) for layer in deep.fitted_.model.layers}) == 1  # none has grown
+    assert deep.information_ is not None  # and the game was played
+    shallow = DeepGPRegressor(num_layers=1, num_steps=2, **few).fit(x, y)
+    assert (shallow.last_layer_, shallow.batch_size_) == ("collapsed", 2_100)
+    less = DeepGPRegressor(num_layers=2, num_steps=2, **few).fit(x[:150], y[:150])
+    assert less.last_layer_ == "collapsed"
+
+
 def test_the_seed_decides_and_none_is_a_new_one():
     x, y = wave(20)
     first, again = (tiny(num_steps=5).fit(x, y).predict(x) for _ in range(2))

@@ -48,6 +48,7 @@ NUM_STEPS = {"collapsed": 500, "natural": 2_000, "gradient": 3_000, "game": 5_00
 NUM_STEPS["sampled"] = 15_000
 NUM_SAMPLES, PAPER_SAMPLES = 1, 10
 LEARNING_RATE, PAPER_RATE, SAMPLER_RATE = 0.03, 0.025, 0.01
+BATCH_RATE, LARGE_BATCH = 0.1, 1_024  # of natural gradients for targets with noise and many rows
 MIXED_SHARE = 1 / 6  # of the steps, played as an anchored game once its Gaussians are made
 MIXED_RATE, NETWORK_RATE = 0.01, 3e-4  # in that game; a frame that is almost right moves little
 BURN_IN = 2 / 3  # share of a sampler's steps before the first draw that is kept
@@ -92,6 +93,7 @@ class Plan(NamedTuple):
     num_steps: int  # without those of an anchored game
     num_first: int  # of them, those before the model grows
     num_mixed: int  # of an anchored game
+    rate: float  # before an anchored game
     power: float
     judge: bool  # whether held-out rows choose the power
     num_restarts: int
@@ -478,6 +480,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         last_layer, is_game = self.last_layer, self._plays_paper
         if last_layer == "auto":
             fits = size * self._num_samples <= COLLAPSED_SIZE
+            fits &= num_rows <= FEW_ROWS or self.num_layers == 1
             last_layer = "collapsed" if gaussian and fits and whole else "natural"
             last_layer = "gradient" if is_game else last_layer
             last_layer = "sampled" if self._samples else last_layer
@@ -487,12 +490,14 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
                 f"batch_size {self.batch_size} is less than the {num_rows} rows that a "
                 'collapsed last layer needs in each step; use last_layer="natural".'
             )
-        few = self.batch_size or (num_rows if num_rows <= FULL_BATCH_ROWS else BATCH_SIZE)
+        many = self._has_many(num_rows, start.model.likelihood) and last_layer == "natural"
+        usual = LARGE_BATCH if many else BATCH_SIZE
+        few = self.batch_size or (num_rows if num_rows <= FULL_BATCH_ROWS else usual)
         batch_size = None if collapsed or few >= num_rows else few
         power, judge = self.power, False
         if power == "auto":
             power = growth.POWERS[0] if gaussian and not is_game else 0.0
-            power = 1.0 if self._samples else power
+            power = 1.0 if self._samples or many else power
             judge = collapsed and not warm and len(start.model.layers) == 1
             judge &= num_rows >= JUDGED_ROWS and size * len(growth.POWERS) <= COLLAPSED_SIZE
         grows = len(start.model.layers) < self.num_layers
@@ -512,6 +517,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
             num_steps=num_steps,
             num_first=round(FIRST_STAGE * num_steps) if grows else num_steps,
             num_mixed=num_mixed,
+            rate=BATCH_RATE if many else LEARNING_RATE,
             power=float(power),
             judge=judge,
             num_restarts=int(restarts),
@@ -521,7 +527,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         self, plan: Plan, num_steps: int, power: float, network_rate: float | None = None
     ) -> Engine:
         paper = self._plays_paper
-        rate = PAPER_RATE if paper else MIXED_RATE if network_rate else LEARNING_RATE
+        rate = PAPER_RATE if paper else MIXED_RATE if network_rate else plan.rate
         settings = {
             "learning_rate": float(self.learning_rate or rate),
             "num_samples": self._num_samples,
@@ -642,7 +648,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         """
         x, offset = task.x, task.likelihood.offset(task.t)
         config = recipes.Config(
-            num_layers=1 if self._grows(x.shape[1]) else self.num_layers,
+            num_layers=1 if self._grows(task) else self.num_layers,
             hidden_dim=self.hidden_dim,
             num_inducing=self._num_inducing(len(x)),
             kernel=self.kernel,
@@ -663,7 +669,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         Its hidden layers hardly move at first, as published. It ends as another kind of model than
         one that has grown, and the average of the two is better than either.
         """
-        quiet = number % 2 == 1 and self._grows(task.x.shape[1]) and self.num_layers > 1
+        quiet = number % 2 == 1 and self._grows(task) and self.num_layers > 1
         if task.previous:
             start = task.previous[number]
         else:
@@ -673,16 +679,24 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
                 plan = plan._replace(judge=False, num_first=plan.num_steps, power=power)
         return Trained(plan, *self._train(seed, plan, start, task))
 
-    def _grows(self, num_inputs: int) -> bool:
+    def _has_many(self, num_rows: int, likelihood: AbstractLikelihood) -> bool:
+        """Whether there are rows enough for batches to find a deep model by themselves."""
+        gaussian = isinstance(likelihood, Gaussian)
+        return gaussian and num_rows > FEW_ROWS and self.last_layer in ("auto", "natural")
+
+    def _grows(self, task: Task) -> bool:
         """Whether a deep model starts from a shallow one: its hidden layers start as identities.
 
         Gradient steps for the last layer are there to do as published, and so start as published;
-        a kernel that was given for every layer is theirs from the start.
+        a kernel that was given for every layer is theirs from the start; and on many rows a deep
+        model finds better places by itself.
         """
-        width = self.hidden_dim or num_inputs
+        if self._has_many(len(task.x), task.likelihood):
+            return False
+        width = self.hidden_dim or task.x.shape[1]
         named = isinstance(self.kernel, str)
         other = not self._plays_paper and not self._samples and self.last_layer != "gradient"
-        return named and other and width == num_inputs
+        return named and other and width == task.x.shape[1]
 
     def _num_inducing(self, num_rows: int) -> int:
         if self.num_inducing == DISTINCT:
@@ -780,11 +794,12 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         """Train what is there, make it deep, play the anchored game: as far as the plan asks.
 
         The generator over hidden layers is there before it moves, so that a deep Gaussian and the
-        game are one program. Over all layers it would have to draw what a Gaussian integrates out.
+        game are one program. Over all layers, or where batches of many rows want quiet gradients,
+        it would have to draw what a Gaussian integrates out.
         """
         whole = plan.last_layer == "gradient"
         mixes = self._plays_anchored and (whole or self.num_layers > 1)
-        rests = mixes and not whole
+        rests = mixes and not whole and plan.rate != BATCH_RATE
         rate = float((self.engine_options or {}).get(recipes.NETWORK_RATE, NETWORK_RATE))
         if mixes and recipes.is_anchored(start):  # a warm start: the game goes on
             return [Leg(keys[0], plan.num_steps + plan.num_mixed, network_rate=rate)]

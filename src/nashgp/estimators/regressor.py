@@ -54,27 +54,29 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
     num_steps : int or None
         Training steps; None for 500, 2,000 or 3,000 with a collapsed, natural or gradient last
         layer and a fifth more for an anchored game, 5,000 in the paper's game, 15,000 for a
-        sampler. Unless the last layer is left to gradients or a sampler, a deep model spends 60 %
-        of them as a model of one layer, and then grows; an anchored game is played in the last
-        sixth. A sampler burns in over the first two thirds.
+        sampler. Unless the last layer is left to gradients or a sampler, or rows are many, a deep
+        model spends 60 % of them as a model of one layer, and then grows; an anchored game is
+        played in the last sixth. A sampler burns in over the first two thirds.
     batch_size : int or None
         Rows in each step; None for all rows while the last layer is collapsed, else all of up to
-        1,000 rows and 512 of more.
+        1,000 rows and 512 of more (1,024 with normal noise and more than 2,000 rows).
     num_samples : int or None
         Posterior draws in each training step; None for 1, and 10 in a game.
     last_layer : {"auto", "collapsed", "natural", "gradient", "sampled"}
         How the last layer's posterior is found. "collapsed" integrates it out, for normal noise
         and all rows in each step; "natural" takes natural gradient steps, for mini-batches and
-        any likelihood; "gradient" leaves it to Adam, as published. "auto" collapses while rows x
-        inducing inputs x draws is at most 2,097,152 (16,384 rows at 128), else "natural". With
-        engine "sghmc" all layers are "sampled".
+        any likelihood; "gradient" leaves it to Adam, as published. "auto" collapses up to 2,000
+        rows, and in a single layer while rows x inducing inputs x draws is at most 2,097,152
+        (16,384 rows at 128), else "natural". With engine "sghmc" all layers are "sampled".
     power : float or "auto"
         Power of the data term, from 0 (the evidence lower bound) to 1. "auto" is 0.5 for normal
-        noise, 1 for a sampler, and 0 otherwise; with a collapsed last layer and 200 rows or more,
-        held-out training rows may choose 0 or 1 instead, for each member of an ensemble.
+        noise, 1 with more than 2,000 rows or for a sampler, and 0 otherwise; with a collapsed last
+        layer and 200 rows or more, held-out training rows may choose 0 or 1 instead, for each
+        member of an ensemble.
     learning_rate : float or None
         Step size of Adam at the start; it falls to zero along a cosine, except in a game. None
-        for 0.03, and 0.025 in a game. That of a sampler's hyperparameters is 0.01 throughout.
+        for 0.03, 0.1 with normal noise and more than 2,000 rows, and 0.025 in a game. That of a
+        sampler's hyperparameters is 0.01 throughout.
     validation_fraction : float
         Share of the training rows set aside to decide when to stop; 0 for none. A sampler holds its
         hyperparameters from there on, and draws with all rows.

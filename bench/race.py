@@ -4,8 +4,7 @@
 
 Two layers of 128 inducing inputs in float32, rows scaled by training rows, the standard split. Each
 library runs alone in a process of its own. Seconds are those of training, for us with compilation;
-scoring test rows stops the clock. Scores decide nothing: every run takes all its steps, and the
-number of steps was fixed beforehand.
+scoring test rows stops the clock. Scores decide nothing: every run takes all its steps.
 """
 
 import argparse

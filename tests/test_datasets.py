@@ -468,7 +468,7 @@ def test_differences_of_pixels_are_summed_up():
 @pytest.mark.parametrize("name", datasets.IMAGES)
 def test_images_are_those_that_were_published(name):
     if datasets.find(name) is None:
-        pytest.skip("the images are not here")
+        pytest.skip("NASHGP_DATA names no folder with the images")
     images, (rows, pixels, _) = datasets.load_images(name), datasets.IMAGES[name].size
     assert len(images.x_train) + len(images.x_test) == rows
     assert images.x_train[0].size == pixels

@@ -449,7 +449,7 @@ def test_a_place_that_cannot_be_written_is_named(saved, tmp_path):
 def test_a_folder_without_permission_is_named(tmp_path):
     tmp_path.chmod(0o500)
     if os.access(tmp_path, os.W_OK):
-        pytest.skip("this user may write everywhere")
+        pytest.skip("root may write everywhere; run the tests as another user")
     with pytest.raises(InputError, match=r"cannot be written \(Permission denied\)"):
         persist.write(tmp_path / "model", "thing", 1)
 
@@ -488,7 +488,7 @@ def test_missing_files_and_folders_are_named(path, tmp_path):
 def test_a_file_without_permission_is_named(saved):
     saved.chmod(0)
     if os.access(saved, os.R_OK):
-        pytest.skip("this user may read everything")
+        pytest.skip("root may read everything; run the tests as another user")
     with pytest.raises(InputError, match=rf"^{saved} cannot be read \(Permission denied\); check"):
         persist.read(saved)
 

@@ -93,7 +93,7 @@ class Plan(NamedTuple):
     num_steps: int  # without those of an anchored game
     num_first: int  # of them, those before the model grows
     num_mixed: int  # of an anchored game
-    rate: float  # before an anchored game
+    many: bool  # rows enough for batches to find a deep model by themselves
     power: float
     judge: bool  # whether held-out rows choose the power
     num_restarts: int
@@ -517,7 +517,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
             num_steps=num_steps,
             num_first=round(FIRST_STAGE * num_steps) if grows else num_steps,
             num_mixed=num_mixed,
-            rate=BATCH_RATE if many else LEARNING_RATE,
+            many=many,
             power=float(power),
             judge=judge,
             num_restarts=int(restarts),
@@ -527,7 +527,8 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         self, plan: Plan, num_steps: int, power: float, network_rate: float | None = None
     ) -> Engine:
         paper = self._plays_paper
-        rate = PAPER_RATE if paper else MIXED_RATE if network_rate else plan.rate
+        usual = BATCH_RATE if plan.many else LEARNING_RATE
+        rate = PAPER_RATE if paper else MIXED_RATE if network_rate else usual
         settings = {
             "learning_rate": float(self.learning_rate or rate),
             "num_samples": self._num_samples,
@@ -799,7 +800,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         """
         whole = plan.last_layer == "gradient"
         mixes = self._plays_anchored and (whole or self.num_layers > 1)
-        rests = mixes and not whole and plan.rate != BATCH_RATE
+        rests = mixes and not whole and not plan.many
         rate = float((self.engine_options or {}).get(recipes.NETWORK_RATE, NETWORK_RATE))
         if mixes and recipes.is_anchored(start):  # a warm start: the game goes on
             return [Leg(keys[0], plan.num_steps + plan.num_mixed, network_rate=rate)]

@@ -2,8 +2,8 @@
 
     nashgp run anchored-uci --sets boston concrete energy wine-red
 
-Two layers, both at work from the start. Both train a Gaussian for the first part of the steps; then
-one goes on with the Gaussian, the other mixes it: the same steps, rates, draws and keys. `collapsed`
+Two layers, both at work from the start. Both kinds train a Gaussian first,
+then one goes on with it, the other mixes it: the same steps, rates, draws and keys. `collapsed`
 integrates the last layer out, `drawn` draws all inducing values. The objective is a mean over the
 last tenth of the steps, where the rates are all but zero; differences are paired over splits.
 

@@ -11,8 +11,7 @@ from nashgp import predict
 from nashgp.engines import Engine
 from nashgp.layers import Inducing
 from nashgp.posteriors import AbstractVariational
-from nashgp.precision import dtype_of
-from nashgp.transforms import cast
+from nashgp.precision import cast, dtype_of
 from tests.cases import ENGINES, LIKELIHOODS, PAIRS, rows, tiny_data, tiny_fitted
 
 DTYPES = ["float32", "float64"]

@@ -300,7 +300,7 @@ def test_precision_is_chosen_by_what_rounding_does(tmp_path):
     rough = tiny(dtype="auto", kernel="matern12", num_steps=2, num_layers=1).fit(x, y)
     assert rough.dtype_ == "float32" and rough.dtype == "auto"
     assert {leaf.dtype for leaf in jax.tree.leaves(rough.fitted_)} == {np.dtype("float32")}
-    smooth = tiny(dtype="auto", kernel=kernels.RBF(1.0), num_steps=2, num_layers=1)
+    smooth = tiny(dtype="auto", kernel=kernels.RBF(5.0), num_steps=2, num_layers=1)
     smooth.set_params(num_inducing=40).fit(x, y)
     assert smooth.dtype_ == "float64"
     for model in (rough, smooth):

@@ -18,7 +18,8 @@ from nashgp.layers import SparseGPLayer
 from nashgp.likelihoods import Gaussian
 from nashgp.model import DeepGP
 from nashgp.posteriors import Fitted, GeneratedPosterior, generated_posterior, sample_prior
-from nashgp.transforms import Frozen, cast
+from nashgp.precision import cast
+from nashgp.transforms import Frozen
 from tests.cases import tiny_data, tiny_fitted
 
 pytestmark = pytest.mark.usefixtures("x64")

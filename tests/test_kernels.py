@@ -9,7 +9,7 @@ import pytest
 
 from nashgp import kernels
 from nashgp.errors import InputError
-from nashgp.transforms import cast
+from nashgp.precision import cast
 from tests.cases import KERNELS, rows
 from tests.numeric import directional_error
 

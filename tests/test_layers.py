@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from nashgp import kernels, means
-from nashgp.layers import Inducing, SparseGPLayer
+from nashgp.layers import NARROW_JITTER, Inducing, SparseGPLayer
+from nashgp.linalg import factorise
+from nashgp.precision import cast, scope
 from tests.cases import rows
 
 
@@ -56,3 +58,23 @@ def test_values_at_the_inducing_inputs_are_returned(layer):
     moments = layer.moments(layer.features(layer.z), Inducing(v))
     np.testing.assert_allclose(moments.mean, layer.unwhiten(v), atol=1e-9)
     assert np.max(np.abs(moments.variance)) < 1e-9
+
+
+def test_single_precision_survives_crowded_inducing_inputs():
+    """The factor is found in double precision: what is left is the rounding of the features."""
+    z, v = np.linspace(-1.0, 1.0, 40)[:, None], rows(40, 1, seed=4)
+
+    def at(dtype, **settings):
+        kernel = cast(kernels.RBF(1.0), dtype)
+        layer = SparseGPLayer(kernel, means.Zero(1), jnp.asarray(z, dtype), 1, **settings)
+        x = 0.5 * (layer.z[1:] + layer.z[:-1])
+        return layer, x, layer.features(x).a @ jnp.asarray(v, dtype)
+
+    with scope("float64"):
+        _, _, exact = at("float64", jitter=NARROW_JITTER)
+    layer, x, found = at("float32")
+    assert found.dtype == "float32"
+    np.testing.assert_allclose(found, exact, atol=2e-3)
+    narrow = factorise(layer.kernel.gram(layer.z), NARROW_JITTER)  # in single precision
+    apart = np.abs(layer.kernel.cross(x, layer.z) @ narrow.inverse.T @ v - exact)
+    assert narrow.tries > 1 or np.max(apart) > 2e-2

@@ -24,7 +24,7 @@ from nashgp.likelihoods import (
     StudentT,
     masked_sum,
 )
-from nashgp.transforms import cast
+from nashgp.precision import cast
 
 POWERS = (0.0, 1e-3, 0.1, 0.5, 0.9, 1.0)
 

@@ -24,7 +24,7 @@ from nashgp.layers import SparseGPLayer
 from nashgp.likelihoods import Gaussian
 from nashgp.model import DeepGP
 from nashgp.posteriors import DrawnPosterior, Fitted, gaussian_posterior
-from nashgp.transforms import cast
+from nashgp.precision import cast
 from tests.cases import tiny_data, tiny_fitted
 
 pytestmark = pytest.mark.usefixtures("x64")

@@ -9,7 +9,8 @@ from jaxtyping import Array
 from scipy.special import expit
 
 from nashgp.errors import InputError
-from nashgp.transforms import FLOOR, Frozen, cast, is_frozen, positive, trainable, unconstrained
+from nashgp.precision import cast
+from nashgp.transforms import FLOOR, Frozen, is_frozen, positive, trainable, unconstrained
 
 DTYPES = ["float32", "float64"]
 

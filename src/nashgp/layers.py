@@ -13,8 +13,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from nashgp.kernels import AbstractKernel
-from nashgp.linalg import Factor, factorise, gaussian_kl
+from nashgp.linalg import Factor, factor_tangent, factorise, gaussian_kl, jittered
 from nashgp.means import AbstractMean
+from nashgp.precision import cast, scope
+
+# Where features are in single precision: with less, the rounding of `K(x, z)` shows in them.
+NARROW_JITTER = 1e-7
 
 
 class Inducing(NamedTuple):
@@ -77,7 +81,7 @@ class SparseGPLayer(eqx.Module):
 
     def factor(self) -> Factor:
         """`C` with `C Cᵀ = K(z, z)`, and `C⁻¹`."""
-        return factorise(self.kernel.gram(self.z), self.jitter)
+        return _factor(self.kernel, self.z, jitter=self.jitter)
 
     def features(self, x: Float[Array, "N D"]) -> Features:
         """`A = K(x, z) C⁻ᵀ` and what is left of the prior variance, `k(x, x) - Σ A²`."""
@@ -110,3 +114,31 @@ class SparseGPLayer(eqx.Module):
     def whiten(self, u: Float[Array, "M P"]) -> Float[Array, "M P"]:
         """`v = C⁻¹ (u - m(z))`."""
         return self.factor().inverse @ (u - self.mean(self.z))
+
+
+@eqx.filter_custom_jvp
+def _factor(kernel: AbstractKernel, z: Float[Array, "M D"], *, jitter: float | None) -> Factor:
+    """The factor of `K(z, z)`, found in double precision and rounded to that of `z`.
+
+    Neighbouring inducing inputs make `K(z, z)` all but singular: in single precision its rounding
+    asks for a hundred times more jitter, and that is most of what single precision costs. The
+    derivative has no such need, and stays in the precision of `z`.
+    """
+    with scope("float64"):
+        gram = cast(kernel, "float64").gram(z.astype("float64"))
+        return cast(factorise(gram, _relative(jitter, z)), z.dtype)
+
+
+@_factor.def_jvp
+def _factor_jvp(primals, tangents, *, jitter):  # pyright: ignore[reportUnknownParameterType]
+    factor = _factor(*primals, jitter=jitter)
+
+    def shifted(kernel: AbstractKernel, z: Float[Array, "M D"]) -> Float[Array, "M M"]:
+        return jittered(kernel.gram(z), _relative(jitter, z), factor.tries)
+
+    _, moved = eqx.filter_jvp(shifted, primals, tangents)
+    return factor, Factor(*factor_tangent(factor, moved), None)  # pyright: ignore[reportArgumentType]
+
+
+def _relative(jitter: float | None, z: Float[Array, "M D"]) -> float | None:
+    return NARROW_JITTER if jitter is None and z.dtype.itemsize < 8 else jitter

@@ -36,8 +36,33 @@ def factorise(a: Float[Array, "M M"], jitter: float | None = None) -> Factor:
     error outside compiled code. The inverse is explicit because one matmul with it beats a
     triangular solve with as many right-hand sides as there are rows of data.
     """
+    return Factor(*_factorise(a, _amount(a, jitter)))
+
+
+def jittered(
+    a: Float[Array, "M M"], jitter: float | None, tries: Int[Array, ""]
+) -> Float[Array, "M M"]:
+    """What was factorised after so many tries."""
+    return a + _amount(a, jitter) * _growth(tries - 1, a.dtype) * jnp.eye(len(a), dtype=a.dtype)
+
+
+def factor_tangent(
+    factor: Factor, moved: Float[Array, "M M"]
+) -> tuple[Float[Array, "M M"], Float[Array, "M M"]]:
+    """How a factor moves with its matrix: `dC = C Φ` and `dC⁻¹ = -Φ C⁻¹`.
+
+    Φ is `C⁻¹ dA C⁻ᵀ` without its upper half. Written once for the try that succeeded, so the ladder
+    needs no derivative of its own, and with matmuls only.
+    """
+    inner = factor.inverse @ moved @ factor.inverse.T
+    phi = jnp.tril(inner) - 0.5 * jnp.diag(jnp.diag(inner))
+    return factor.chol @ phi, -phi @ factor.inverse
+
+
+def _amount(a: Float[Array, "M M"], jitter: float | None) -> Scalar:
+    """The jitter of the first try."""
     relative = JITTER[a.dtype.itemsize] if jitter is None else jitter
-    return Factor(*_factorise(a, relative * jnp.trace(a) / len(a)))
+    return relative * jnp.trace(a) / len(a)
 
 
 def _growth(tries: Int[Array, ""], dtype: DTypeLike) -> Scalar:
@@ -71,17 +96,13 @@ def _factorise(
 
 @_factorise.defjvp
 def _factorise_jvp(primals, tangents):  # pyright: ignore[reportUnknownParameterType]
-    """`dC = C Φ` and `dC⁻¹ = -Φ C⁻¹`, where Φ = C⁻¹ dA C⁻ᵀ without its upper half.
-
-    Written once for the factor that succeeded, so the ladder needs no derivative of its own, and
-    with matmuls only.
-    """
-    chol, inverse, tries = _factorise(*primals)
-    jitter = tangents[1] * _growth(tries - 1, chol.dtype) * jnp.eye(len(chol), dtype=chol.dtype)
-    inner = inverse @ (tangents[0] + jitter) @ inverse.T
-    phi = jnp.tril(inner) - 0.5 * jnp.diag(jnp.diag(inner))
-    zero = jnp.zeros(tries.shape, dtype=jax.dtypes.float0)
-    return (chol, inverse, tries), (chol @ phi, -phi @ inverse, zero)
+    factor = Factor(*_factorise(*primals))
+    moved, amount = tangents
+    eye = jnp.eye(len(moved), dtype=moved.dtype)
+    moved = moved + amount * _growth(factor.tries - 1, moved.dtype) * eye
+    zero = jnp.zeros(factor.tries.shape, dtype=jax.dtypes.float0)
+    chol, inverse = factor_tangent(factor, moved)
+    return (factor.chol, factor.inverse, factor.tries), (chol, inverse, zero)
 
 
 def invert_lower(chol: Float[Array, "M M"]) -> Float[Array, "M M"]:

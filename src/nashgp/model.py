@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from nashgp.layers import Features, Inducing, Moments, SparseGPLayer, is_stacked
 from nashgp.likelihoods import AbstractLikelihood
 from nashgp.linalg import safe_sqrt
+from nashgp.noise import normal
 from nashgp.priors import AbstractPrior, GPPrior
 from nashgp.shapes import Key
 
@@ -42,7 +43,7 @@ class DeepGP(eqx.Module):
         hidden = self.layers[:-1]
         keys = jr.split(key, len(self.layers))[: len(hidden)]
         return tuple(
-            jr.normal(k, (num_draws, num_rows, layer.num_outputs), layer.z.dtype)
+            normal(k, (num_draws, num_rows, layer.num_outputs), layer.z.dtype)
             for k, layer in zip(keys, hidden, strict=True)
         )
 

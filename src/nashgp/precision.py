@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 
 A = ParamSpec("A")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 @contextlib.contextmanager
@@ -27,6 +28,13 @@ def dtype_of(tree: PyTree) -> jnp.dtype:
     arrays = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)]
     floats = [leaf.dtype for leaf in arrays if eqx.is_inexact_array(leaf)]
     return max(floats, key=lambda dtype: dtype.itemsize)
+
+
+def cast(tree: T, dtype: DTypeLike) -> T:
+    """Give every floating-point array of a pytree the same precision."""
+    return jax.tree.map(
+        lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf, tree
+    )
 
 
 def scoped(function: Callable[A, R]) -> Callable[A, R]:

@@ -46,9 +46,8 @@ from nashgp.posteriors import (
     gaussian_posterior,
 )
 from nashgp.posteriors.anchored import FIRST_MIX, find_anchored
-from nashgp.precision import dtype_of, scope
+from nashgp.precision import cast, dtype_of, scope
 from nashgp.programs import PASSING, Program
-from nashgp.transforms import cast
 
 KERNELS: dict[str, Callable[..., kernels.AbstractStationary]] = {
     "rbf": kernels.RBF,

@@ -1,18 +1,13 @@
-"""Unconstrained parameters: positive numbers by softplus, frozen arrays, casting."""
-
-from typing import TypeVar
+"""Unconstrained parameters: positive numbers by softplus, frozen arrays."""
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PyTree
 
 from nashgp.errors import InputError
 from nashgp.shapes import Numbers
-
-T = TypeVar("T")
 
 FLOOR = 1e-6  # no variance, noise or lengthscale is ever smaller than this
 
@@ -48,10 +43,3 @@ def is_frozen(node: object) -> bool:
 def trainable(tree: PyTree) -> PyTree[bool]:
     """Mark what an optimiser may move: floating-point arrays outside `Frozen`."""
     return jax.tree.map(eqx.is_inexact_array, tree, is_leaf=is_frozen)
-
-
-def cast(tree: T, dtype: DTypeLike) -> T:
-    """Give every floating-point array of a pytree the same precision."""
-    return jax.tree.map(
-        lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf, tree
-    )

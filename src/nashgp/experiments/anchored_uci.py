@@ -21,7 +21,7 @@ from nashgp.experiments import cells
 
 NUM_STEPS = {"collapsed": (300, 300), "drawn": (800, 800)}  # a Gaussian for both, then apart
 # How the hidden layer starts: of four ways tried on split 0, that with the best training objective.
-HIDDEN = {"hidden_scale": 0.3, "hidden_variance": 0.1}
+HIDDEN_SCALE, HIDDEN_VARIANCE = 0.3, 0.1
 KINDS = ("gaussian", "anchored")
 
 
@@ -42,7 +42,13 @@ class Cell(cells.Cell):
     def run(self) -> cells.Scores:
         from nashgp.recipes import Config
 
-        config = Config(2, None, self.num_inducing, **HIDDEN)
+        config = Config(
+            2,
+            None,
+            self.num_inducing,
+            hidden_scale=HIDDEN_SCALE,
+            hidden_variance=HIDDEN_VARIANCE,
+        )
         return cells.score_fit(self, config, self._fit, dtype=self.dtype, seed=self.seed)
 
     def _fit(self, key, start, data):

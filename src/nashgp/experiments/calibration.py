@@ -53,7 +53,7 @@ class Cell(cells.Cell):
         from nashgp.means import Zero
         from nashgp.model import DeepGP
         from nashgp.posteriors import Fitted, gaussian_posterior
-        from nashgp.transforms import cast
+        from nashgp.precision import cast
 
         layers = tuple(
             SparseGPLayer(

@@ -19,10 +19,9 @@ from nashgp.likelihoods import Gaussian
 from nashgp.means import Zero
 from nashgp.model import DeepGP
 from nashgp.posteriors import Fitted, gaussian_posterior
-from nashgp.precision import scope
+from nashgp.precision import cast, scope
 from nashgp.priors import Values
 from nashgp.recipes import KERNELS
-from nashgp.transforms import cast
 
 
 def problem(dtype: str = "float32") -> tuple[Fitted, Data]:

@@ -48,8 +48,8 @@ class Cell(cells.Cell):
         from nashgp.likelihoods import Gaussian
         from nashgp.model import DeepGP
         from nashgp.posteriors import Fitted, gaussian_posterior
+        from nashgp.precision import cast
         from nashgp.recipes import KERNELS
-        from nashgp.transforms import cast
 
         random = np.random.default_rng(self.split)
         x = random.uniform(-1.0, 1.0, size=(NUM_ROWS, 1))

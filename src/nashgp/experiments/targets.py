@@ -27,11 +27,10 @@ from nashgp.likelihoods import AbstractLikelihood, Bernoulli, Gaussian, StudentT
 from nashgp.means import Identity, Zero
 from nashgp.model import DeepGP
 from nashgp.posteriors import Fitted, gaussian_posterior
-from nashgp.precision import scope
+from nashgp.precision import cast, scope
 from nashgp.priors import Values
 from nashgp.recipes import KERNELS
 from nashgp.shapes import Key, Number, Scalar
-from nashgp.transforms import cast
 
 MOST_NUMBERS, MOST_DRAWS = 45_000, 5_000  # of a reference that are kept: the files stay small
 NUM_CHAINS = 4

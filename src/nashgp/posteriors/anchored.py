@@ -27,6 +27,7 @@ from jaxtyping import Array, Float, PyTree
 from nashgp.errors import InputError
 from nashgp.model import DeepGP
 from nashgp.networks import Network, network
+from nashgp.noise import normal
 from nashgp.posteriors.base import AbstractVariational
 from nashgp.posteriors.gaussian import GaussianPosterior, times
 from nashgp.priors import GPPrior, Values
@@ -272,7 +273,7 @@ class AnchoredPosterior(AbstractVariational):
         eps = jr.normal(jr.fold_in(key, len(self.mixers)), (num, self.noise_dim), self._dtype)
         mixes = self.mix(eps)
         h = tuple(
-            mix.shift + jnp.exp(mix.log_scale) * jr.normal(k, mix.shift.shape, self._dtype)
+            mix.shift + jnp.exp(mix.log_scale) * normal(k, mix.shift.shape, self._dtype)
             for k, mix in zip(jr.split(key, len(mixes)), mixes, strict=True)
         )
         return eps, mixes, h

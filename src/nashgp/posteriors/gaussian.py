@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 from nashgp.layers import Inducing
 from nashgp.linalg import gaussian_kl
 from nashgp.model import DeepGP
+from nashgp.noise import normal
 from nashgp.posteriors.base import AbstractVariational
 from nashgp.priors import GPPrior, Values
 from nashgp.shapes import Key, Scalar
@@ -71,7 +72,7 @@ class GaussianPosterior(AbstractVariational):
 
 
 def _draw(key: Key, mean: Mean, root: Root, num: int) -> Float[Array, "S M P"]:
-    return mean[None] + times(root, jr.normal(key, (num, *mean.shape), mean.dtype))
+    return mean[None] + times(root, normal(key, (num, *mean.shape), mean.dtype))
 
 
 def times(root: Root, eps: Float[Array, "S M P"]) -> Float[Array, "S M P"]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nashgp import predict
-from nashgp.precision import dtype_of, scope, scoped
+from nashgp.precision import dtype_of, in_double, scope, scoped
 from nashgp.recipes import Config, build
 
 
@@ -145,3 +145,37 @@ def test_a_double_precision_fit_leaves_the_settings_of_jax_alone():
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "unchanged\n"
+
+
+def small(x, shift):
+    """`cos x - 1 + x² / 2 + s`, of which single precision has no digit where x is small."""
+    return jnp.cos(x) - 1.0 + x**2 / 2.0 + shift, x @ x
+
+
+X = np.float32([0.001, 0.002])
+
+
+def test_in_double_keeps_digits_that_single_precision_has_not():
+    value, square = jax.jit(lambda x, s: in_double(small, x, s))(jnp.asarray(X), jnp.zeros(()))
+    np.testing.assert_allclose(value, X.astype(float) ** 4 / 24.0, rtol=1e-3)
+    np.testing.assert_allclose(square, 5e-6, rtol=1e-6)
+    assert value.dtype == square.dtype == default() == "float32"
+    rough, _ = small(jnp.asarray(X), jnp.zeros(()))
+    assert np.max(np.abs(rough / (X**4 / 24.0) - 1.0)) > 0.1  # or nothing was shown
+
+
+def test_in_double_survives_loops_and_batches_of_them():
+    """A loop is traced within the scope and batched without it."""
+
+    def one(x):
+        return jax.lax.map(lambda s: in_double(small, x, s)[0], jnp.zeros(3))
+
+    batch = jnp.stack([jnp.asarray(X), 2.0 * X])
+    found = jax.jit(jax.vmap(jax.vmap(one)))(batch[None])[0]
+    assert found.shape == (2, 3, 2) and found.dtype == "float32"
+    np.testing.assert_allclose(found[1, 2], (2.0 * X.astype(float)) ** 4 / 24.0, rtol=1e-3)
+
+
+def test_in_double_leaves_double_precision_alone(x64):
+    value, _ = in_double(small, jnp.asarray(X, float), jnp.zeros(()))
+    assert value.dtype == "float64"

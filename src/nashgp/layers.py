@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from nashgp.kernels import AbstractKernel
 from nashgp.linalg import Factor, factor_tangent, factorise, gaussian_kl, jittered
 from nashgp.means import AbstractMean
-from nashgp.precision import cast, scope
+from nashgp.precision import in_double
 
 # Where features are in single precision: with less, the rounding of `K(x, z)` shows in them.
 NARROW_JITTER = 1e-7
@@ -124,9 +124,15 @@ def _factor(kernel: AbstractKernel, z: Float[Array, "M D"], *, jitter: float | N
     asks for a hundred times more jitter, and that is most of what single precision costs. The
     derivative has no such need, and stays in the precision of `z`.
     """
-    with scope("float64"):
-        gram = cast(kernel, "float64").gram(z.astype("float64"))
-        return cast(factorise(gram, _relative(jitter, z)), z.dtype)
+    numbers, rest = eqx.partition(kernel, eqx.is_inexact_array)
+    leaves, structure = jax.tree.flatten(numbers)
+
+    def find(z: Float[Array, "M D"], *leaves: Array) -> Factor:
+        wide = eqx.combine(jax.tree.unflatten(structure, leaves), rest)
+        return factorise(wide.gram(z), relative)
+
+    relative = _relative(jitter, z)
+    return in_double(find, z, *leaves)
 
 
 @_factor.def_jvp

@@ -2,14 +2,14 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import ParamSpec, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 A = ParamSpec("A")
 R = TypeVar("R")
@@ -35,6 +35,28 @@ def cast(tree: T, dtype: DTypeLike) -> T:
     return jax.tree.map(
         lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf, tree
     )
+
+
+def in_double(function: Callable[..., R], *arrays: Array) -> R:
+    """`function(*arrays)` computed in double precision, rounded to that of the arrays.
+
+    It has no derivative: whoever needs one gives it. Under `vmap`, which may come long after the
+    scope has ended, it is `vmap(function)` that is computed so.
+    """
+    dtype = dtype_of(arrays)
+
+    @jax.custom_batching.custom_vmap
+    def run(*arrays: Array) -> R:
+        with scope("float64"):
+            return cast(function(*cast(arrays, "float64")), dtype)
+
+    @run.def_vmap
+    def _(size: int, batched: Sequence[bool], *arrays: Array) -> tuple[R, PyTree[bool]]:
+        axes = tuple(0 if each else None for each in batched)
+        result = in_double(jax.vmap(function, axes, axis_size=size), *arrays)
+        return result, jax.tree.map(lambda _: True, result)
+
+    return run(*arrays)
 
 
 def scoped(function: Callable[A, R]) -> Callable[A, R]:

@@ -25,7 +25,7 @@ from nashgp import datasets
 from nashgp.experiments import cells, comparing
 from nashgp.experiments.comparing import Found
 
-DEFAULTS: dict[str, Any] = {"num_mixture": cells.SAMPLES}
+DEFAULTS: dict[str, Any] = {"num_mixture": cells.SAMPLES, "dtype": "auto"}
 PUBLISHED: dict[str, Any] = {"kernel": "rbf", "num_inducing": 128}
 ENGINES: dict[str, dict[str, Any]] = {  # settings of `DeepGPRegressor`
     "ipvi": {},

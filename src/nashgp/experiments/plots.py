@@ -200,12 +200,17 @@ class Training(NamedTuple):
     num_steps: Mapping[str, int] = {}
 
 
+MOST_INSIDE = 4  # more names would hide the curves
+
+
 @_styled
 def training(
     sets: Sequence[Training], palette: Mapping[str, str], *, stacked: bool = False
 ) -> Figure:
     """Objective per row against steps: each step faint, a running median strong."""
-    figure, panels = _panels(len(sets), stacked, 2.9)
+    most = max(len(one.objective) for one in sets)
+    crowded = most > MOST_INSIDE
+    figure, panels = _panels(len(sets), stacked, 2.9 + 0.17 * most * crowded)
     for axes, one in zip(panels, sets, strict=True):
         shown = []
         for label, objective in one.objective.items():
@@ -220,7 +225,10 @@ def training(
         axes.set(title=one.title, xlabel="step", ylim=(low - room, high + 2.0 * room))
         axes.xaxis.set_major_locator(MaxNLocator(3, integer=True, steps=[1, 2, 5, 10]))
         axes.margins(x=0)
-        axes.legend(loc="lower right", fontsize=8)
+        if crowded:
+            axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize=8)
+        else:
+            axes.legend(loc="lower right", fontsize=8)
     for axes in panels if stacked else panels[::3]:
         axes.set_ylabel("objective per training row")
     return figure

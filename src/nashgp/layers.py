@@ -126,12 +126,12 @@ def _factor(kernel: AbstractKernel, z: Float[Array, "M D"], *, jitter: float | N
     """
     numbers, rest = eqx.partition(kernel, eqx.is_inexact_array)
     leaves, structure = jax.tree.flatten(numbers)
+    relative = _relative(jitter, z)
 
     def find(z: Float[Array, "M D"], *leaves: Array) -> Factor:
         wide = eqx.combine(jax.tree.unflatten(structure, leaves), rest)
         return factorise(wide.gram(z), relative)
 
-    relative = _relative(jitter, z)
     return in_double(find, z, *leaves)
 
 
@@ -147,4 +147,5 @@ def _factor_jvp(primals, tangents, *, jitter):  # pyright: ignore[reportUnknownP
 
 
 def _relative(jitter: float | None, z: Float[Array, "M D"]) -> float | None:
+    """The jitter asked for, or that of the precision of `z`."""
     return NARROW_JITTER if jitter is None and z.dtype.itemsize < 8 else jitter

@@ -61,5 +61,5 @@ def _round(x: Array, y: Array, z: Array, w: Array) -> Words:
 
 
 def _uniform(word: UInt32[Array, " N"]) -> Float[Array, " N"]:
-    """The middles of 2²⁴ cells of the unit interval: neither 0 nor 1."""
+    """The middles of 2²⁴ cells of the unit interval: never 0, which has no logarithm."""
     return (word >> 8).astype(jnp.float32) * 2.0**-24 + 2.0**-25

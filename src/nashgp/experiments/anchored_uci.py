@@ -2,10 +2,10 @@
 
     nashgp run anchored-uci --sets boston concrete energy wine-red
 
-Two layers, both at work from the start. Both kinds train a Gaussian first,
-then one goes on with it, the other mixes it: the same steps, rates, draws and keys. `collapsed`
-integrates the last layer out, `drawn` draws all inducing values. The objective is a mean over the
-last tenth of the steps, where the rates are all but zero; differences are paired over splits.
+Two layers, both at work from the start. Both kinds train a Gaussian first, then one goes on with
+it and the other mixes it: the same steps, rates, draws and keys. `collapsed` integrates the last
+layer out, `drawn` draws all inducing values. The objective is a mean over the last tenth of the
+steps, where the rates are all but zero; differences are paired over splits.
 
 A model that is grown from one layer would not do: its hidden layer may end at its prior (a KL of
 0.03 nats on boston, integrated out at power 0.5), and all posteriors are then one.

@@ -57,6 +57,15 @@ class Kept(NamedTuple):
     log_density: Float[Array, "R K"]
 
 
+class Seen(NamedTuple):
+    """Where the chains stand: densities, slopes, and the hyperparameters of the next step."""
+
+    log_density: ChainValues
+    slopes: Values
+    params: PyTree
+    opt_state: optax.OptState
+
+
 class Numbers(NamedTuple):
     """Settings that are no part of the program."""
 
@@ -166,20 +175,18 @@ class SGHMC:
         )
 
     def step(self, key: Key, state: State, batch: Batch) -> tuple[State, ChainInfo]:
-        move, learn = jr.split(key)
-        state, density = self._move(move, state, batch)
+        look, shake = jr.split(key)
+        slot = state.pace.step % self.window
+        state = state._replace(window=_write(state.window, state.values, slot))
         learns = state.pace.step < state.numbers.freeze
-
-        def climb(params: PyTree, memory: optax.OptState) -> tuple[PyTree, optax.OptState]:
-            return self._climb(learn, state._replace(params=params, opt_state=memory), batch)
-
-        def hold(params: PyTree, memory: optax.OptState) -> tuple[PyTree, optax.OptState]:
-            return params, memory
-
-        params, memory = jax.lax.cond(learns, climb, hold, state.params, state.opt_state)
-        pace = state.pace._replace(step=state.pace.step + 1)
-        info = ChainInfo(jnp.mean(density), density)
-        return state._replace(params=params, opt_state=memory, pace=pace), info
+        seen = jax.lax.cond(
+            learns,
+            lambda state: self._learn(look, state, batch),
+            lambda state: self._look(look, state, batch),
+            state,
+        )
+        state = self._move(shake, state, seen, batch)
+        return state, ChainInfo(jnp.mean(seen.log_density), seen.log_density)
 
     def result(self, key: Key, state: State, data: Data, num: int) -> Fitted:
         """`num` of the kept draws, spread evenly over them; repeated where fewer have been kept.
@@ -218,19 +225,47 @@ class SGHMC:
             for layer in model.layers
         )
 
-    def _move(self, key: Key, state: State, batch: Batch) -> tuple[State, ChainValues]:
-        """One step of every chain; also the log density where each of them stood."""
-        look, shake = jr.split(key)
-        model = eqx.combine(state.params, state.frozen)
+    def _look(self, key: Key, state: State, batch: Batch) -> Seen:
+        """Log densities of the chains and their slopes, with the hyperparameters held."""
 
-        def density(key: Key, values: Values) -> Scalar:
-            return self._log_joint(key, model, values, batch, state.numbers.power)
+        def density(values: Values) -> tuple[Scalar, ChainValues]:
+            return self._log_joints(key, state, state.params, values, batch)
 
-        keys = jr.split(look, self.num_chains)
-        here, slopes = jax.vmap(jax.value_and_grad(density, argnums=1))(keys, state.values)
+        (_, here), slopes = jax.value_and_grad(density, has_aux=True)(state.values)
+        return Seen(here, slopes, state.params, state.opt_state)
+
+    def _learn(self, key: Key, state: State, batch: Batch) -> Seen:
+        """The same, and one step of the hyperparameters up `log p(y, v)`.
+
+        Where the chains stand both have one pass in common; at an earlier position of the window
+        the hyperparameters need a pass of their own.
+        """
+        look, pick = jr.split(key)
+
+        def density(params: PyTree, values: Values) -> tuple[Scalar, ChainValues]:
+            return self._log_joints(look, state, params, values, batch)
+
+        if self.window == 1:
+            both = jax.value_and_grad(density, argnums=(0, 1), has_aux=True)
+            (_, here), (climb, slopes) = both(state.params, state.values)
+        else:
+            here, slopes, *_ = self._look(look, state, batch)
+            filled = jnp.minimum(state.pace.step + 1, self.window)
+            slot = jr.randint(pick, (), 0, filled, filled.dtype)
+            earlier = jax.tree.map(lambda ring: ring[slot], state.window)
+            climb, _ = jax.grad(density, has_aux=True)(state.params, earlier)
+
+        pull = jax.grad(_square_distance)(state.params, state.origin)
+        gradient = jax.tree.map(
+            lambda g, back: g / self.num_chains - 0.5 * state.numbers.pull * back, climb, pull
+        )
+        params, memory = ascend(self._adam, state.opt_state, state.params, gradient)
+        return Seen(here, slopes, params, memory)
+
+    def _move(self, key: Key, state: State, seen: Seen, batch: Batch) -> State:
+        """One step of every chain along the slopes that were seen."""
         num_rows = batch.scale * jnp.sum(batch.weight) / batch.y.shape[1]
-        slopes = jax.tree.map(lambda slope: slope / num_rows, slopes)
-
+        slopes = jax.tree.map(lambda slope: slope / num_rows, seen.slopes)
         step, numbers, eta = state.pace.step, state.numbers, state.pace.rate**2
         friction, brought = numbers.friction, numbers.gradient_noise * eta**2
 
@@ -239,37 +274,29 @@ class SGHMC:
             variance = 2.0 * friction * h / num_rows - brought
             return (1.0 - friction) * p + h * g + jnp.sqrt(jnp.maximum(variance, 0.0)) * xi
 
-        noise = _normal_like(shake, state.values)
+        noise = _normal_like(key, state.values)
         momentum = jax.tree.map(push, state.momentum, slopes, state.scales.square, noise)
-        values = jax.tree.map(jnp.add, state.values, momentum)
-        state = state._replace(
-            kept=_keep(state, here),
-            values=values,
+        return state._replace(
+            params=seen.params,
+            opt_state=seen.opt_state,
+            values=jax.tree.map(jnp.add, state.values, momentum),
             momentum=momentum,
             scales=_adapt(state.scales, slopes, step < numbers.burn_in),
-            window=_write(state.window, values, step % self.window),
+            kept=_keep(state, seen.log_density),
+            pace=state.pace._replace(step=step + 1),
         )
-        return state, here
 
-    def _climb(self, key: Key, state: State, batch: Batch) -> tuple[PyTree, optax.OptState]:
-        """One step of the hyperparameters up `log p(y, v)` at a recent position of each chain."""
-        pick, look = jr.split(key)
-        filled = jnp.minimum(state.pace.step + 1, self.window)
-        slot = jr.randint(pick, (), 0, filled, filled.dtype)
-        values = jax.tree.map(lambda ring: ring[slot], state.window)
-        keys = jr.split(look, self.num_chains)
+    def _log_joints(
+        self, key: Key, state: State, params: PyTree, values: Values, batch: Batch
+    ) -> tuple[Scalar, ChainValues]:
+        """Log densities of all chains under some hyperparameters: their sum, and each."""
+        model, power = eqx.combine(params, state.frozen), state.numbers.power
 
-        def payoff(params: PyTree) -> Scalar:
-            model = eqx.combine(params, state.frozen)
+        def one(key: Key, values: Values) -> Scalar:
+            return self._log_joint(key, model, values, batch, power)
 
-            def one(key: Key, values: Values) -> Scalar:
-                return self._log_joint(key, model, values, batch, state.numbers.power)
-
-            fit = jnp.mean(jax.vmap(one)(keys, values))
-            return fit - 0.5 * state.numbers.pull * _square_distance(params, state.origin)
-
-        gradient = eqx.filter_grad(payoff)(state.params)
-        return ascend(self._adam, state.opt_state, state.params, gradient)
+        each = jax.vmap(one)(jr.split(key, self.num_chains), values)
+        return jnp.sum(each), each
 
     def _log_joint(
         self, key: Key, model: DeepGP, values: Values, batch: Batch, power: Number

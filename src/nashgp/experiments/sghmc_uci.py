@@ -31,7 +31,7 @@ class Cell(cells.Cell):
     num_chains: int = 1
     power: float = 1.0
     window: int = 1
-    dtype: str = "float64"
+    dtype: str = "float32"
     seed: int = 0
 
     def run(self) -> cells.Scores:

@@ -6,7 +6,8 @@ Small deep GPs of one, two and three layers with one common target each (see `ta
 is DSVI's posterior, a Gaussian for each layer; `collapsed` has the last layer integrated out, where
 normal noise allows it, and a Gaussian for each layer below. `anchored` is the anchored game as the
 library plays it: around `collapsed` where there is one, around `gaussian` elsewhere, and on the
-bimodal target twenty scattered, tempered and blended ones. `sghmc` are many chains of the sampler.
+bimodal target twenty scattered, tempered and blended ones. `weighed` are its draws where it covers
+all layers, resampled by importance weights. `sghmc` are many chains of the sampler.
 All know the hyperparameters. Distances between draws are in excess of their floor, reference
 against reference. Errors of the function over a grid of inputs are in standard deviations of the
 reference's function, those of the variance relative. `matched` is the distance of the Gaussian with
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from nashgp.experiments.targets import Reference
     from nashgp.posteriors import Fitted
 
-KINDS = ("gaussian", "collapsed", "anchored", "sghmc")
+KINDS = ("gaussian", "collapsed", "anchored", "weighed", "sghmc")
 COLLAPSIBLE = ("few-rows", "step", "three-layers")  # deep, with normal noise and one mode
 NAMES = (  # those of `targets`, known here before JAX is
     "sine",
@@ -60,6 +61,7 @@ class Cell(cells.Cell):
     num_samples: int = 8
     num_steps: int = 3_000
     noise_dim: int = 4
+    num_weighed: int = 20_000
     num_starts: int = 20
     num_chains: int = 100
     sampler_steps: int = 3_000
@@ -75,9 +77,6 @@ class Cell(cells.Cell):
             raise InputError(f"--kinds must be of {', '.join(KINDS)}; got {self.kind}.")
 
     def run_in(self, results: Path) -> cells.Scores:
-        import jax.random as jr
-
-        from nashgp import diagnostics
         from nashgp.experiments import targets
 
         truth = targets.reference(
@@ -90,8 +89,7 @@ class Cell(cells.Cell):
         fitted, data = targets.problem(self.set)
         began = time.perf_counter()
         found = self._fit(fitted, data)
-        values = found.posterior.sample(jr.key(self.split + 1), found.model, NUM_DRAWS)
-        draws = diagnostics.flat(values)
+        draws, extra = self._draw(found, data)
         seconds = time.perf_counter() - began
         reference = truth.draws.astype(np.float64)
         return (
@@ -99,7 +97,21 @@ class Cell(cells.Cell):
             | _errors(*(_functions(fitted, one) for one in (draws, reference)))
             | _recipe(truth)
             | {"matched": _matched(reference), "seconds": seconds}
+            | extra
         )
+
+    def _draw(self, found: "Fitted", data: "Data") -> tuple[Float[np.ndarray, "S D"], cells.Scores]:
+        """Draws of what was found, weighed against the target if asked for."""
+        import jax.random as jr
+
+        from nashgp import diagnostics, weighing
+
+        key = jr.key(self.split + 1)
+        if self.kind != "weighed":
+            return diagnostics.flat(found.posterior.sample(key, found.model, NUM_DRAWS)), {}
+        all_, shape = weighing.weigh(key, found, data, self.num_weighed).smoothed()
+        draws = all_.resample(jr.fold_in(key, 1), NUM_DRAWS)
+        return diagnostics.flat(draws), {"pareto_k": shape, "effective": all_.effective}
 
     def _fit(self, fitted: "Fitted", data: "Data") -> "Fitted":
         import jax.random as jr
@@ -148,7 +160,7 @@ class Cell(cells.Cell):
         )
         if not whole:
             fitted = targets.averaged(fitted)
-        if self.kind != "anchored":
+        if self.kind not in ("anchored", "weighed"):
             return engine, fitted
         shape = {"seed": self.split, "width": 16, "first_mix": 0.5}
         if self.set != "mirror":
@@ -225,7 +237,7 @@ def _recipe(truth: "Reference") -> cells.Scores:
 STUDY = cells.Study(
     "fidelity",
     Cell,
-    full={"sets": list(NAMES), "splits": [0], "kinds": list(KINDS), "jobs": 1},
+    full={"sets": list(NAMES), "splits": list(range(5)), "kinds": list(KINDS), "jobs": 1},
     quick={
         "sets": ["all-ones", "mirror"],
         "splits": [0],
@@ -242,7 +254,10 @@ STUDY = cells.Study(
     axes=("set", "kind", "split"),
     label=lambda cell: f"{cell.set} {cell.kind}",
     base={"kind": "gaussian"},
-    keep=lambda cell: cell.kind != "collapsed" or cell.set in COLLAPSIBLE,
+    keep=lambda cell: (
+        cell.kind not in ("collapsed", "weighed")
+        or (cell.kind == "collapsed") == (cell.set in COLLAPSIBLE)
+    ),
 )
 add_arguments = STUDY.add_arguments
 
@@ -302,12 +317,13 @@ def ratios(records: list[dict]) -> str:
     lines = ["sliced Wasserstein, in excess of the floor"]
     for name in _names(records):
         found = _values(records, name, "sliced")
-        gaussian, games = found["gaussian"], [found["collapsed"], found["anchored"]]
         matched = next(r["scores"]["matched"] for r in records if r["cell"]["set"] == name)
         line = f"  {name:14} moment-matched {matched:7.4f}"
         for kind, value in found.items():
             line += f"  {kind} " + ("      -" if value is None else f"{value[0]:7.4f}")
-        for kind, game in zip(("collapsed", "anchored"), games, strict=True):
+        gaussian = found["gaussian"]
+        for kind in ("collapsed", "anchored", "weighed"):
+            game = found[kind]
             line += f"  {kind}/gaussian {game[0] / gaussian[0]:.2f}" if game and gaussian else ""
         lines.append(line)
     return "\n".join(lines)

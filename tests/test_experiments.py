@@ -331,7 +331,21 @@ def test_faces_are_mapped_completed_and_drawn(monkeypatch, tmp_path):
     scores = {file["cell"]["method"]: file["scores"] for file in files}
     assert scores.keys() == set(freyface.METHODS)
     assert all(np.isfinite(each["mll"]) and each["rmse"] < 80.0 for each in scores.values())
-    assert (folder / "faces-0.png").stat().st_size > 10_000
+    assert scores["anchored"]["faces_judged"] == 4
+    assert 0.0 <= scores["anchored"]["jsd_implicit"] < np.log(2.0)
+    assert all((folder / f"{name}-0.png").stat().st_size > 10_000 for name in ("map", "half"))
+
+
+def test_draws_of_a_posterior_on_a_grid_are_at_its_floor():
+    side = np.arange(freyface.FINE) - 20.0
+    log_p = -0.5 * (side[:, None] ** 2 + side[None] ** 2) / 6.0**2
+    corner, step = np.zeros((1, 2)), np.ones((1, 2))
+    (exact,) = freyface._exact(corner, step, log_p[None])
+    near = freyface.divergence(log_p, exact.astype(int))
+    far = freyface.divergence(log_p, exact.astype(int) + 12)
+    assert 0.0 < near < 0.05 < 0.2 < far
+    out = freyface.divergence(log_p, exact.astype(int) - 100)
+    assert out == pytest.approx(np.log(2.0))  # nothing in common
 
 
 def test_one_setting_of_a_sampler_varies_at_a_time():

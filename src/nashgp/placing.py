@@ -22,8 +22,9 @@ from nashgp.posteriors import Fitted, LatentPosterior
 from nashgp.precision import dtype_of, scoped
 from nashgp.shapes import Key
 
-NUM_STARTS, NUM_STEPS = 6, 12  # weights make up for a climb that ends early
-MOST_CANDIDATES = 1_000  # places that are looked at for a start
+NUM_STARTS, NUM_STEPS = 6, 20  # weights make up for a climb that ends early
+MOST_CANDIDATES = 1_000  # latents of the fit that are looked at for a start
+NUM_AROUND, WIDE = 500, 1.7  # and places around them, by the spread of the prior
 WIDER = 1.3  # how much wider than the curvature says a proposal is: weights need its tails
 ENOUGH = 1e-3  # nats: a climb ends when no step promises more
 FLATTEST = 0.25  # least precision of a proposal; the prior alone has 1
@@ -212,11 +213,15 @@ def _widest(fitted: Fitted) -> int:
 
 
 def _candidates(fitted: Fitted) -> Float[np.ndarray, "K D"]:
-    """Where to look for starts: where rows of the fit are, and the middle."""
+    """Where to look for starts: where rows of the fit are, the middle, and all around.
+
+    A row unlike those of the fit may lie far from all of them.
+    """
     assert isinstance(fitted.posterior, LatentPosterior)
     centres = np.asarray(fitted.posterior.below.latents.centres, np.float64)
     some = centres[:: -(-len(centres) // MOST_CANDIDATES)]
-    return np.concatenate([some, np.zeros((1, centres.shape[1]))])
+    around = np.random.default_rng(0).normal(0.0, WIDE, (NUM_AROUND, centres.shape[1]))
+    return np.concatenate([some, np.zeros((1, centres.shape[1])), around])
 
 
 def _spread_starts(

@@ -287,6 +287,12 @@ COLUMNS = {  # heading -> key of a score
     "SW floor": "sliced_floor",
     "MMD excess": "mmd_excess",
     "JSD": "jsd",
+    "JSD implicit": "jsd_implicit",
+    "JSD Gaussian": "jsd_gaussian",
+    "JSD floor": "jsd_floor",
+    "bimodal": "bimodal",
+    "found": "found_implicit",
+    "found G.": "found_gaussian",
     "share": "share",
     "modes": "modes",
     "p-value": "p_value",
@@ -416,16 +422,28 @@ class Study:
         for cell in cells:
             groups.setdefault(self.label(cell), []).append(cell)
         width = max(map(len, groups), default=0)
-        lines = []
-        shown: dict[str, str] = {}
-        for label, group in groups.items():
-            records = [record for cell in group if (record := saved(cell, results))]
-            done = [record["scores"] for record in records if "scores" in record]
-            line = f"{label:{width}} {len(done):4d} {len(records) - len(done):6d}"
-            shown = {h: key for h, key in COLUMNS.items() if done and key in done[0]} or shown
+        records = {
+            label: [record for cell in group if (record := saved(cell, results))]
+            for label, group in groups.items()
+        }
+        scores = {
+            label: [record["scores"] for record in of if "scores" in record]
+            for label, of in records.items()
+        }
+        first = [of[0] for of in scores.values() if of]
+        shown = {name: key for name, key in COLUMNS.items() if any(key in one for one in first)}
+        lines = [f"{'':{width}} done failed" + "".join(f"{name:>17}" for name in shown)]
+        for label, done in scores.items():
+            line = f"{label:{width}} {len(done):4d} {len(records[label]) - len(done):6d}"
             for key in shown.values() if done else ():
-                mean, error = mean_and_error([scores[key] for scores in done])
-                line += f" {mean:8.3f}" + (f" ± {error:5.3f}" if np.isfinite(error) else " " * 8)
-            lines.append(line)
-        head = f"{'':{width}} done failed" + "".join(f"{name:>17}" for name in shown)
-        return "\n".join([head, *lines])
+                line += _entry([one[key] for one in done if key in one])
+            lines.append(line.rstrip())
+        return "\n".join(lines)
+
+
+def _entry(values: Sequence[float | int]) -> str:
+    """Mean ± standard error as a column of a table, blank where there is nothing."""
+    if not values:
+        return " " * 17
+    mean, error = mean_and_error(values)
+    return f" {mean:8.3f}" + (f" ± {error:5.3f}" if np.isfinite(error) else " " * 8)

@@ -6,30 +6,40 @@ The first 1,000 images of the film are mapped; in the others the lower half is h
 method is scored on it: mean log density of a hidden pixel given the upper half, and RMSE of the
 mean, in grey levels. `anchored` and `gaussian` are both a `DeepGPLVM`, by the posterior of its
 latents; the second also has one Gaussian for the latent of a new face, at its highest mode. `pca`
-is probabilistic PCA with as many components, whose conditional is known. The figure has
-faces over the map, the posterior of a half face on a grid with draws of it, and two completions.
+is probabilistic PCA with as many components, whose conditional is known.
+
+The true posterior of a half face's latent is computed on a grid, and two approximations of it are
+compared by draws: the implicit one and one Gaussian. `JSD` is over blocks of the grid, with that of
+draws of the true posterior as its floor; `found` is the share of faces with several modes (see
+`nashgp.experiments.basins`) whose modes all have draws. The figures have faces over the map and
+along a line, the three posteriors of the half face with the largest second mode, and its
+completions from both modes.
 """
 
 import argparse
 import dataclasses
-import os
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from nashgp import datasets
 from nashgp.errors import InputError
-from nashgp.experiments import cells
+from nashgp.experiments import basins, cells
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 METHODS = ("anchored", "gaussian", "pca")
 NUM_TRAIN = 1_000
 SHAPE = (28, 20)
 NUM_HIDDEN = 280  # pixels, the lower half
-GRID = 60  # points on each side of the map
 NUM_DRAWS = 50  # of a completed face, for its mean
+COARSE, FINE, BLOCK = 150, 60, 5  # points on a side: of the map, of a posterior, of a block of it
+FAR = 5.0  # how far from the middle of the map a latent may be looked for
+NUM_JUDGED = 500  # draws of a latent that are compared with the grid
 
 
 class Halves(NamedTuple):
@@ -41,7 +51,10 @@ class Halves(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Cell(cells.Cell):
-    """The settings of one map; `split` is its seed, and without inducing inputs they are 0."""
+    """The settings of one map; `split` is its seed, and without inducing inputs they are 0.
+
+    One in `every` test faces has its posterior computed on a grid.
+    """
 
     method: str = "anchored"
     num_layers: int = 2
@@ -51,6 +64,7 @@ class Cell(cells.Cell):
     num_mixture: int = 10
     num_rows: int = NUM_TRAIN
     num_test: int = 965
+    every: int = 4
     dtype: str = "float32"
 
     def check(self) -> None:
@@ -65,10 +79,13 @@ class Cell(cells.Cell):
         half[:, -NUM_HIDDEN:] = np.nan
         began = time.perf_counter()
         found, more = self._pca(rows, test) if self.method == "pca" else self._map(rows, test, half)
-        error = found.mean - test[:, -NUM_HIDDEN:]
+        squares = np.mean((found.mean - test[:, -NUM_HIDDEN:]) ** 2, axis=1)
+        density = found.log_density / NUM_HIDDEN
         return {
-            "mll": float(np.mean(found.log_density)) / NUM_HIDDEN,
-            "rmse": float(np.sqrt(np.mean(error**2))),
+            "mll": float(np.mean(density)),
+            "rmse": float(np.sqrt(np.mean(squares))),
+            "face_mll": density.round(4).tolist(),
+            "face_rmse": np.sqrt(squares).round(3).tolist(),
             "seconds": time.perf_counter() - began,
         } | more
 
@@ -104,11 +121,13 @@ class Cell(cells.Cell):
             dtype=self.dtype,
             random_state=self.split,
         ).fit(rows)
+        judged = judge(model, half[:: self.every])
         if self.method == "gaussian":
-            return one_gaussian(model, test, half), {}
+            return one_gaussian(model, test, half), judged.scores
         mean = np.mean(model.reconstruct(half, NUM_DRAWS), axis=2)[:, -NUM_HIDDEN:]
         density = model.score_samples(test) - model.score_samples(half)
-        return Halves(density, mean), panels(model, test, half)
+        shown = panels(model, judged, test[:: self.every], half[:: self.every])
+        return Halves(density, mean), judged.scores | shown
 
 
 def one_gaussian(model: Any, test: np.ndarray, half: np.ndarray) -> Halves:
@@ -118,44 +137,150 @@ def one_gaussian(model: Any, test: np.ndarray, half: np.ndarray) -> Halves:
 
     from nashgp import placing
 
-    key, num = model.key_, {"num_samples": model.num_mixture}
-    given, hidden = ((part - model.centre_) / model.unit_ for part in (half, test.copy()))
+    hidden = (test - model.centre_) / model.unit_
     hidden[:, :-NUM_HIDDEN] = np.nan
-    summits = placing.find_summits(key, model.fitted_, given, **num)
-    rows, best = np.arange(len(test)), np.argmax(summits.log_share, axis=1)
-    place, root = (np.asarray(part)[rows, best] for part in summits[:2])
-    eta = np.random.default_rng(0).normal(size=(NUM_DRAWS, 2))
-    x = place[:, None] + np.einsum("ndk,jk->njd", root, eta)
-    log_p = placing.log_joint(key, model.fitted_, x, hidden, **num) - norm.logpdf(x).sum(axis=2)
-    density = logsumexp(log_p, axis=1) - np.log(NUM_DRAWS)
+    x = gaussian_draws(model, half, NUM_DRAWS)
+    num = model.num_mixture
+    log_p = placing.log_joint(model.key_, model.fitted_, x, hidden, num_samples=num)
+    density = logsumexp(log_p - norm.logpdf(x).sum(axis=2), axis=1) - np.log(NUM_DRAWS)
     mean = np.mean([model.inverse_transform(x[:, j]) for j in range(NUM_DRAWS)], axis=0)
     unit = NUM_HIDDEN * np.log(model.unit_[0])
     return Halves(density - unit, mean[:, -NUM_HIDDEN:])
 
 
-def panels(model: Any, test: np.ndarray, half: np.ndarray) -> cells.Scores:
-    """What the figure shows, of the half face whose latent is most in doubt."""
-    drawn = model.sample_latent(half, 200)
-    doubt = int(np.argmax(np.sum(np.var(drawn, axis=2), axis=1)))
+def gaussian_draws(model: Any, half: np.ndarray, num: int) -> Float[np.ndarray, "N S 2"]:
+    """Draws of one Gaussian for the latent of each face, with the curvature at its highest mode."""
+    from nashgp import placing
+
+    given = (half - model.centre_) / model.unit_
+    summits = placing.find_summits(model.key_, model.fitted_, given, num_samples=model.num_mixture)
+    rows, best = np.arange(len(half)), np.argmax(summits.log_share, axis=1)
+    place, root = (np.asarray(part, np.float64)[rows, best] for part in summits[:2])
+    eta = np.random.default_rng(0).normal(size=(num, 2))
+    return place[:, None] + np.einsum("ndk,jk->njd", root, eta)
+
+
+# ---- the posterior of a latent ------------------------------------------------------------------
+
+
+class Judged(NamedTuple):
+    """True posteriors on grids of their own, draws of two approximations, and what these score."""
+
+    low: Float[np.ndarray, "N 2"]
+    step: Float[np.ndarray, "N 2"]
+    log_p: Float[np.ndarray, "N F F"]
+    doubt: Float[np.ndarray, " N"]
+    draws: dict[str, Float[np.ndarray, "N S 2"]]
+    scores: cells.Scores
+
+
+def judge(model: Any, half: np.ndarray) -> Judged:
+    """How far the implicit posterior and one Gaussian are from the truth, and who finds modes."""
+    low, step, log_p = true_posteriors(model, half)
+    found = [basins.find_basins(one) for one in log_p]
+    draws = {
+        "implicit": np.moveaxis(model.sample_latent(half, NUM_JUDGED), 2, 1),
+        "gaussian": gaussian_draws(model, half, NUM_JUDGED),
+        "floor": _exact(low, step, log_p),
+    }
+    several = [n for n, one in enumerate(found) if one.num_modes > 1]
+    scores: cells.Scores = {"faces_judged": len(half), "bimodal": len(several)}
+    for name, x in draws.items():
+        places = np.rint((x - low[:, None]) / step[:, None]).astype(int)
+        jsd = [divergence(*pair) for pair in zip(log_p, places, strict=True)]
+        scores[f"jsd_{name}"] = float(np.mean(jsd))
+        inside = np.clip(places, 0, FINE - 1)
+        hits = [found[n].found(inside[n]) for n in several]
+        scores[f"found_{name}"] = float(np.mean(hits)) if hits else float("nan")
+    doubt = np.array([one.doubt if one.num_modes > 1 else 0.0 for one in found])
+    return Judged(low, step, log_p, doubt, draws, scores)
+
+
+def true_posteriors(
+    model: Any, half: np.ndarray
+) -> tuple[Float[np.ndarray, "N 2"], Float[np.ndarray, "N 2"], Float[np.ndarray, "N F F"]]:
+    """`log p(x, y_O)` on a grid around all that matters of it: its corner, its step, its heights.
+
+    What matters is found on one grid over the whole map.
+    """
+    from nashgp import placing
+
+    trained = model.embedding_
+    sides = np.linspace(
+        np.minimum(trained.min(axis=0) - 1.0, -FAR),
+        np.maximum(trained.max(axis=0) + 1.0, FAR),
+        COARSE,
+    ).T
+    points = np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(-1, 2)
+    coarse = model.latent_log_density(half, points)
+    matters = coarse > np.max(coarse, axis=1, keepdims=True) - basins.DEPTH
+    cell = sides[:, 1] - sides[:, 0]
+    low = np.array([points[one].min(axis=0) for one in matters]) - cell
+    high = np.array([points[one].max(axis=0) for one in matters]) + cell
+    step = (high - low) / (FINE - 1)
+    place = np.stack(np.meshgrid(np.arange(FINE), np.arange(FINE), indexing="ij"), axis=-1)
+    x = low[:, None] + step[:, None] * place.reshape(1, -1, 2)
+    given, num = (half - model.centre_) / model.unit_, model.num_mixture
+    log_p = placing.log_joint(model.key_, model.fitted_, x, given, num_samples=num)
+    return low, step, log_p.reshape(-1, FINE, FINE)
+
+
+def _exact(low: np.ndarray, step: np.ndarray, log_p: np.ndarray) -> Float[np.ndarray, "N S 2"]:
+    """Draws of the true posteriors, by the cells of their grids."""
+    random, drawn = np.random.default_rng(0), []
+    for corner, size, heights in zip(low, step, log_p, strict=True):
+        p = np.exp(heights - np.max(heights)).ravel()
+        cell = random.choice(len(p), NUM_JUDGED, p=p / np.sum(p))
+        drawn.append(corner + size * np.stack(np.unravel_index(cell, heights.shape), axis=1))
+    return np.array(drawn)
+
+
+def divergence(log_p: Float[np.ndarray, "F F"], places: Int[np.ndarray, "S 2"]) -> float:
+    """Jensen-Shannon divergence, in nats, between a posterior and draws, over blocks of cells.
+
+    Draws beyond the grid are in a block of their own, where the posterior has nothing.
+    """
+    from scipy.spatial.distance import jensenshannon
+
+    side = FINE // BLOCK
+    p = np.exp(log_p - np.max(log_p)).reshape(side, BLOCK, side, BLOCK).sum(axis=(1, 3)).ravel()
+    inside = np.all((places >= 0) & (places < FINE), axis=1)
+    block = np.where(inside, places[:, 0] // BLOCK * side + places[:, 1] // BLOCK, side**2)
+    q = np.bincount(block, minlength=side**2 + 1)
+    return float(jensenshannon(np.append(p / np.sum(p), 0.0), q) ** 2)
+
+
+def panels(model: Any, judged: Judged, test: np.ndarray, half: np.ndarray) -> cells.Scores:
+    """What the figures show: the map, a line across it, and the half face most in doubt."""
     trained = model.embedding_
     low, high = np.quantile(trained, [0.01, 0.99], axis=0)
-    sides = np.linspace(low, high, 8).T
-    over = np.stack(np.meshgrid(*sides), axis=-1).reshape(-1, 2)
-    latents = drawn[doubt].T
-    every = np.concatenate([trained, latents])
-    low, high = every.min(axis=0) - 0.5, every.max(axis=0) + 0.5
-    grid = np.stack(np.meshgrid(*np.linspace(low, high, GRID).T), axis=-1).reshape(-1, 2)
-    log_p = model.latent_log_density(half[[doubt]], grid)[0]
-    ends = latents[np.argsort(latents[:, 0])[[10, 190]]]  # from both sides of the map
-    whole = np.where(np.isnan(half[doubt]), model.inverse_transform(ends), half[doubt])
+    over = np.stack(np.meshgrid(*np.linspace(low, high, 8).T), axis=-1).reshape(-1, 2)
+    ends = trained[np.argsort(trained[:, 0])[[10, -10]]]  # across the map
+    line = np.linspace(ends[0], ends[1], 10)
+    n = int(np.argmax(judged.doubt))
+    of, heights = basins.find_basins(judged.log_p[n]), judged.log_p[n]
+    completed = []
+    for number in range(min(2, len(of.mass))):  # draws of the face at the summit of each basin
+        summit = np.unravel_index(
+            np.argmax(np.where(of.label == number, heights, -np.inf)), heights.shape
+        )
+        at = judged.low[n] + judged.step[n] * np.array(summit)
+        completed.append(np.where(np.isnan(half[n]), model.inverse_transform(at[None])[0], half[n]))
+
+    def grey(images: Any) -> list:
+        return np.clip(np.rint(images), 0, 255).astype(int).tolist()
+
     return {
-        "faces": np.clip(np.rint(model.inverse_transform(over)), 0, 255).astype(int).tolist(),
+        "faces": grey(model.inverse_transform(over)),
+        "line": grey(model.inverse_transform(line)),
+        "ends": np.round(ends, 3).tolist(),
         "embedding": np.round(trained, 3).tolist(),
-        "extent": [low.tolist(), high.tolist()],
-        "log_posterior": np.round(log_p - log_p.max(), 3).tolist(),
-        "draws": np.round(latents, 3).tolist(),
-        "truth": test[doubt].astype(int).tolist(),
-        "completed": np.clip(np.rint(whole), 0, 255).astype(int).tolist(),
+        "extent": [judged.low[n].tolist(), (judged.low[n] + FINE * judged.step[n]).tolist()],
+        "log_posterior": np.round(heights - heights.max(), 3).tolist(),
+        "implicit": np.round(judged.draws["implicit"][n, :200], 3).tolist(),
+        "gaussian": np.round(judged.draws["gaussian"][n, :200], 3).tolist(),
+        "truth": grey(test[n]),
+        "completed": grey(completed),
     }
 
 
@@ -174,6 +299,7 @@ STUDY = cells.Study(
         "num_mixture": 2,
         "num_rows": 100,
         "num_test": 8,
+        "every": 2,
     },
     axes=("set", "method", "split"),
     label=lambda cell: cell.method,
@@ -185,19 +311,37 @@ def main(options: argparse.Namespace) -> int:
     """Map and score what is missing, print the table and draw the figure."""
     status = STUDY.main(options)
     results = STUDY.folder(options)
-    for path in draw(results):
-        print(os.fspath(path))
+    print(beside(cells.scored(results)))
+    cells.save_figures(figures(results), results)
     return status
 
 
-def draw(results: Path) -> list[Path]:
-    """The figure of each map in a folder."""
+def beside(records: list[dict]) -> str:
+    """The anchored map minus the others, paired over faces; log density and RMSE of a half."""
+    found = {(r["cell"]["method"], r["cell"]["split"]): r["scores"] for r in records}
+    lines = []
+    for (method, split), scores in found.items():
+        ours = found.get(("anchored", split))
+        if method == "anchored" or ours is None:
+            continue
+        parts = []
+        for key in ("face_mll", "face_rmse"):
+            mean, error = cells.mean_and_error(np.subtract(ours[key], scores[key]).tolist())
+            parts.append(f"{key.removeprefix('face_')} {mean:+.4f} ± {error:.4f}")
+        lines.append(f"anchored minus {method}, split {split}: {', '.join(parts)}")
+    return "\n".join(lines)
+
+
+def figures(results: Path, *, stacked: bool = False) -> dict[str, "Figure"]:
+    """The map of each seed, and its half face."""
     from nashgp.experiments import plots
 
-    made = []
+    del stacked  # pictures have one shape
+    made = {}
     for record in cells.scored(results):
         if "faces" in record["scores"]:
-            made.append(results / f"faces-{record['cell']['split']}.png")
             shown = {name: np.array(record["scores"][name]) for name in plots.Faces._fields}
-            plots.faces(plots.Faces(**shown)).savefig(made[-1], dpi=130)
+            split = record["cell"]["split"]
+            made[f"map-{split}"] = plots.face_map(plots.Faces(**shown))
+            made[f"half-{split}"] = plots.half_face(plots.Faces(**shown))
     return made

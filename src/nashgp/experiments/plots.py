@@ -533,35 +533,61 @@ class Faces(NamedTuple):
     """A map of images with two latents, and one image of which the lower half was hidden."""
 
     faces: Int[np.ndarray, "K Q"]
+    line: Int[np.ndarray, "T Q"]
+    ends: Float[np.ndarray, "2 2"]
     embedding: Float[np.ndarray, "N 2"]
     extent: Float[np.ndarray, "2 2"]
-    log_posterior: Float[np.ndarray, " G"]
-    draws: Float[np.ndarray, "S 2"]
+    log_posterior: Float[np.ndarray, "F F"]
+    implicit: Float[np.ndarray, "S 2"]
+    gaussian: Float[np.ndarray, "S 2"]
     truth: Int[np.ndarray, " Q"]
     completed: Int[np.ndarray, "C Q"]
 
 
+def _strip(axes: Axes, images: Sequence[np.ndarray], shape: tuple[int, int], title: str) -> None:
+    """Images side by side."""
+    row = np.concatenate([image.reshape(shape) for image in images], axis=1)
+    axes.imshow(row, cmap="gray", vmin=0, vmax=255)
+    axes.set(title=title, xticks=[], yticks=[])
+
+
 @_styled
-def faces(of: Faces, shape: tuple[int, int] = (28, 20)) -> Figure:
-    """Images over the map, the posterior of a half image with draws of it, the image completed."""
-    figure = Figure(figsize=(WIDE, 3.6), layout="constrained")
-    whole, map_, half = figure.subplots(1, 3, width_ratios=[1.0, 1.2, 1.2])
+def face_map(of: Faces, shape: tuple[int, int] = (28, 20)) -> Figure:
+    """Images over the map, where the rows are on it, and images along a line across it."""
+    figure = Figure(figsize=(WIDE, 5.6), layout="constrained")
+    grid = figure.add_gridspec(2, 2, width_ratios=[1.0, 1.2], height_ratios=[4.0, 1.0])
+    whole, map_, line = (figure.add_subplot(grid[at]) for at in ((0, 0), (0, 1), (1, slice(None))))
     side = round(len(of.faces) ** 0.5)
     tiles = of.faces.reshape(side, side, *shape)[::-1]  # the second latent grows upwards
     whole.imshow(np.concatenate(np.concatenate(tiles, axis=1), axis=1), cmap="gray", aspect="equal")
     whole.set(title="faces over the map", xticks=[], yticks=[])
+    map_.plot(*of.embedding.T, ".", color=MUTED, markersize=2.5, alpha=0.6)
+    map_.plot(*of.ends.T, color=COLOURS[4], lw=1.4, marker="o", ms=4)
+    map_.set(title="the faces of the fit", xlabel="latent 1", ylabel="latent 2")
+    _strip(line, list(of.line), shape, "along the line")
+    return figure
 
-    low, high = of.extent
-    density = np.exp(of.log_posterior).reshape(round(len(of.log_posterior) ** 0.5), -1)
-    box = (low[0], high[0], low[1], high[1])
-    map_.imshow(density, origin="lower", extent=box, cmap="Blues", aspect="auto")
-    map_.plot(*of.embedding.T, ".", color=MUTED, markersize=1.5, alpha=0.5)
-    map_.plot(*of.draws.T, ".", color=COLOURS[4], markersize=3.0, alpha=0.6)
-    map_.set(title="half a face: posterior, draws", xlabel="latent 1", ylabel="latent 2")
 
-    images = [of.truth, *of.completed]
-    strip = np.concatenate([image.reshape(shape) for image in images], axis=1)
-    half.imshow(strip, cmap="gray")
-    half.axhline(shape[0] / 2 - 0.5, color=COLOURS[4], linewidth=0.8)
-    half.set(title="the face, and two completions", xticks=[], yticks=[])
+@_styled
+def half_face(of: Faces, shape: tuple[int, int] = (28, 20)) -> Figure:
+    """The posterior of a half image's latent, two approximations of it, and completions."""
+    figure = Figure(figsize=(WIDE, 5.0), layout="constrained")
+    grid = figure.add_gridspec(2, 3, height_ratios=[3.0, 2.0])
+    (x0, y0), (x1, y1) = of.extent
+    for number, (name, draws) in enumerate(
+        {"true posterior": None, "implicit": of.implicit, "one Gaussian": of.gaussian}.items()
+    ):
+        axes = figure.add_subplot(grid[0, number])
+        density = np.exp(of.log_posterior).T
+        box = (x0, x1, y0, y1)
+        axes.imshow(density, origin="lower", extent=box, cmap="Blues", aspect="auto")
+        if draws is not None:
+            axes.plot(*draws.T, ".", color=COLOURS[4], markersize=3.0, alpha=0.5)
+        axes.set(title=name, xlabel="latent 1", xlim=(x0, x1), ylim=(y0, y1))
+        if number == 0:
+            axes.set_ylabel("latent 2")
+    seen = of.truth.copy()
+    seen[len(seen) // 2 :] = 0
+    names = "what is seen, the face, and a completion from each mode"
+    _strip(figure.add_subplot(grid[1, :]), [seen, of.truth, *of.completed], shape, names)
     return figure

@@ -298,7 +298,10 @@ def paces(of: Sequence[Pace], palette: Mapping[str, str], *, stacked: bool = Fal
     room = 0.15 * (np.max(late) - np.min(late)) + 1e-9  # the way up from the start is off scale
     axes.set(xscale="log", xlabel="seconds of training", ylabel="test MLL")
     axes.set_ylim(np.min(late) - room, np.max(late) + room)
-    axes.legend(loc="lower right", fontsize=8)
+    if len(of) > 4:
+        _legend_below(figure, axes, 2 if stacked else 4)
+    else:
+        axes.legend(loc="lower right", fontsize=8)
     return figure
 
 

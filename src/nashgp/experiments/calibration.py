@@ -5,7 +5,9 @@
 Simulation-based calibration (Talts et al. 2018) of one layer and of two, with known hyperparameters
 and conditionals that are their means. Each replicate draws inducing values from the prior and rows
 from the model, then infers the function from the rows; the rank of the true function at three new
-inputs among posterior draws is uniform if the posterior is right. All replicates are trained as one
+inputs among posterior draws is uniform if the posterior is right. `gaussian` has one for each layer,
+`anchored` is the game over all layers, and `collapsed` the game over hidden layers with the last
+integrated out, as the library plays it where noise is normal. All replicates are trained as one
 batched program. `spread` is the variance of the ranks over that of uniform ones: above 1 the
 posterior is too narrow.
 """
@@ -19,6 +21,7 @@ from nashgp.experiments import cells
 
 NEW_INPUTS = (-1.2, -0.1, 0.7)
 NUM_INDUCING = {"one-layer": (6,), "two-layer": (5, 6)}
+KINDS = ("gaussian", "anchored", "collapsed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +39,9 @@ class Cell(cells.Cell):
     num_steps: int = 3_000
 
     def check(self) -> None:
-        """The rows are drawn from the model, any seed will do."""
+        """Names alone: the rows are drawn from the model, any seed will do."""
+        cells.check_name("sets", self.set, NUM_INDUCING)
+        cells.check_name("kinds", self.kind, KINDS)
 
     def run(self) -> cells.Scores:
         import equinox as eqx
@@ -47,7 +52,7 @@ class Cell(cells.Cell):
         from nashgp import recipes
         from nashgp.batch import make_data
         from nashgp.diagnostics import Calibration
-        from nashgp.engines import DSVI
+        from nashgp.engines import DSVI, Collapsed
         from nashgp.layers import Inducing, SparseGPLayer
         from nashgp.likelihoods import Gaussian
         from nashgp.means import Zero
@@ -66,15 +71,17 @@ class Cell(cells.Cell):
         start = Fitted(
             model, gaussian_posterior(model, hidden_scale=self.scale, last_scale=self.scale)
         )
-        if self.kind == "anchored":
-            start = recipes.anchor(start, whole=True, seed=self.split, noise_dim=4, first_mix=0.3)
-        engine = DSVI(
+        whole = self.kind != "collapsed"
+        if self.kind != "gaussian":
+            start = recipes.anchor(start, whole=whole, seed=self.split, noise_dim=4, first_mix=0.3)
+        engine = (DSVI if whole else Collapsed)(
             self.rate,
             self.num_samples,
-            draw_inducing=True,
             decay_steps=self.num_steps,
             network_rate=0.1 * self.rate,
             model_rate=0.0,
+            power=0.0,
+            **({"draw_inducing": True} if whole else {}),
         )
         inputs = np.linspace(-1.0, 1.0, self.num_rows)[:, None]
         x, x_new = (
@@ -101,14 +108,15 @@ class Cell(cells.Cell):
         @eqx.filter_jit
         def infer(key, y):
             def one(key, y):
-                batch = eqx.tree_at(lambda b: b.y, data.all(), y)
+                rows = eqx.tree_at(lambda d: d.y, data, y)
+                batch = rows.all()
                 climb, draw = jr.split(key)
 
                 def step(number, state):
                     return engine.step(jr.fold_in(climb, number), state, batch)[0]
 
                 state = jax.lax.fori_loop(0, self.num_steps, step, engine.init(climb, start))
-                fitted = engine.result(draw, state, data, 0)
+                fitted = engine.result(draw, state, rows, self.num_draws)
                 return function(fitted.posterior.sample(draw, model, self.num_draws), x_new)
 
             return jax.vmap(one)(jr.split(key, self.num_replicates), y)
@@ -133,7 +141,7 @@ STUDY = cells.Study(
     full={
         "sets": list(NUM_INDUCING),
         "splits": [0, 1],
-        "kinds": ["gaussian", "anchored"],
+        "kinds": list(KINDS),
         "jobs": 1,
     },
     quick={
@@ -146,5 +154,6 @@ STUDY = cells.Study(
     },
     axes=("set", "kind", "split"),
     label=lambda cell: f"{cell.set} {cell.kind}",
+    keep=lambda cell: cell.kind != "collapsed" or len(NUM_INDUCING[cell.set]) > 1,
 )
 add_arguments, main = STUDY.add_arguments, STUDY.main

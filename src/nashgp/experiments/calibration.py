@@ -5,10 +5,10 @@
 Simulation-based calibration (Talts et al. 2018) of one layer and of two, with known hyperparameters
 and conditionals that are their means. Each replicate draws inducing values from the prior and rows
 from the model, then infers the function from the rows; the rank of the true function at three new
-inputs among posterior draws is uniform if the posterior is right. `gaussian` has one for each layer,
-`anchored` is the game over all layers, and `collapsed` the game over hidden layers with the last
-integrated out, as the library plays it where noise is normal. All replicates are trained as one
-batched program. `spread` is the variance of the ranks over that of uniform ones: above 1 the
+inputs among posterior draws is uniform if the posterior is right. `gaussian` is a Gaussian for each
+layer, `anchored` the game over all layers, and `collapsed` the game over hidden layers with the
+last integrated out, as the library plays it where noise is normal. All replicates are trained as
+one batched program. `spread` is the variance of the ranks over that of uniform ones: above 1 the
 posterior is too narrow.
 """
 

@@ -14,7 +14,7 @@ from nashgp import means
 from nashgp.batch import make_data
 from nashgp.errors import InputError
 from nashgp.kernels import RBF
-from nashgp.layers import SparseGPLayer
+from nashgp.layers import Inducing, SparseGPLayer
 from nashgp.likelihoods import Gaussian
 from nashgp.model import DeepGP
 from nashgp.posteriors import (
@@ -114,6 +114,29 @@ def test_hidden_noise_is_averaged_row_by_row():
     want += sum(float(-0.5 * jnp.sum(v**2 + jnp.log(2.0 * jnp.pi))) for v in values)
     got = log_joint(jr.key(0), model, values, data.all(), 20_000)
     assert float(got) == pytest.approx(want, abs=0.02)
+
+
+def test_targets_of_a_row_share_its_hidden_noise():
+    """The same target twice and its noise twice: each draw of the noise counts with its square."""
+    layers = tuple(
+        SparseGPLayer(RBF([0.8]), means.Zero(1), jnp.asarray([[-0.5], [0.6]]), outputs)
+        for outputs in (1, 2)
+    )
+    both = cast(DeepGP(layers, Gaussian([NOISE, NOISE])), "float64")
+    _, data = problem()
+    twice = make_data(np.asarray(data.x), np.repeat(np.asarray(data.y), 2, axis=1))
+    below = jnp.asarray([[0.4], [-0.8]])
+    values = (below, jnp.tile(jnp.asarray([[1.1], [-0.3]]), (1, 2)))
+    noise = both.noise(jr.key(0), 200, len(data.x))
+    drawn = tuple(Inducing(jnp.broadcast_to(v, (200, *v.shape))) for v in values)
+    moments = both.propagate(data.x, drawn, noise)
+    variance = np.asarray(moments.conditional)[:, :, 0] + NOISE
+    apart = np.asarray(data.y)[None, :, 0] - np.asarray(moments.mean)[:, :, 0]
+    one = -0.5 * (apart**2 / variance + np.log(2.0 * np.pi * variance))
+    want = np.sum(logsumexp(2.0 * one, axis=0) - np.log(200.0))
+    want += sum(float(-0.5 * jnp.sum(v**2 + jnp.log(2.0 * jnp.pi))) for v in values)
+    got = log_joint(jr.key(0), both, values, twice.all(), 200)
+    assert float(got) == pytest.approx(want, abs=1e-6)
 
 
 def test_resampling_repeats_draws_by_their_weight():

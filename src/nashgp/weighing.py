@@ -86,9 +86,9 @@ def weigh(
 ) -> Weighed:
     """At least `num` draws of an anchored posterior, weighed by all rows.
 
-    Hidden noise is averaged over `num_noise` draws for each row; a `deterministic` model has none,
-    and then the weights are right on average, not only for many draws. The posterior must cover all
-    layers: where the last is integrated out, the bound of the collapsed objective does this work.
+    Hidden noise is averaged over `num_noise` draws for each row by itself, which makes weights more
+    uneven and leaves them right on average; a `deterministic` model has none. The posterior must
+    cover all layers; where the last is integrated out, it is exact given those below.
     """
     posterior = fitted.posterior
     if not isinstance(posterior, Game):
@@ -127,17 +127,21 @@ def _weigh(
 
 
 def log_joint(key: Key, model: DeepGP, values: Values, batch: Batch, num_noise: int = 1) -> Scalar:
-    """`Σ_n log E p(y_n | f_n, v) + log p(v)` of one draw, the mean over hidden noise of the row."""
+    """`Σ_n log E p(y_n | f_n, v) + log p(v)` of one draw, the mean over hidden noise of the row.
+
+    All targets of a row share that noise.
+    """
     num = 1 if model.deterministic or len(model.layers) == 1 else num_noise
     eps = model.noise(key, num, len(batch.x))
     inducing = tuple(Inducing(jnp.broadcast_to(v, (num, *v.shape))) for v in values)
     moments = model.propagate(batch.x, inducing, eps)
 
-    def row(mean: Array, variance: Array) -> Float[Array, "N Q"]:
-        return model.likelihood.log_predictive(mean, variance, batch.y)
+    def rows(mean: Array, variance: Array) -> Float[Array, " N"]:
+        terms = model.likelihood.log_predictive(mean, variance, batch.y)
+        return jax.vmap(masked_sum)(terms[:, None], batch.weight[:, None])
 
-    terms = jnp.moveaxis(jax.vmap(row)(moments.mean, moments.variance), 0, -1)
-    fit = batch.scale * masked_sum(log_mean_exp(terms), batch.weight)
+    each = jax.vmap(rows, out_axes=1)(moments.mean, moments.variance)
+    fit = batch.scale * jnp.sum(log_mean_exp(each))
     return fit + model.prior.log_density(model.layers, values)
 
 

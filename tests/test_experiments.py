@@ -36,7 +36,6 @@ from nashgp.experiments import (
     elbo,
     fidelity,
     freyface,
-    game_uci,
     images,
     large,
     mirror,
@@ -49,6 +48,7 @@ from nashgp.experiments import (
     targets,
     timing,
     tying,
+    tying_speed,
     uci,
 )
 from nashgp.experiments.cells import work
@@ -179,7 +179,7 @@ def test_the_commit_is_that_of_the_source():
         convergence,
         elbo,
         fidelity,
-        game_uci,
+        tying,
         images,
         large,
         modes,
@@ -189,7 +189,7 @@ def test_the_commit_is_that_of_the_source():
         sghmc_uci,
         player1,
         timing,
-        tying,
+        tying_speed,
         uci,
     ],
 )
@@ -416,7 +416,7 @@ def test_posteriors_are_compared_pair_by_pair(made_up, monkeypatch, tmp_path, ca
 def test_tied_players_are_timed_beside_naive_ones(made_up, tmp_path):
     sizes = {}
     for kind in ("tied", "naive"):
-        cell = tying.Cell("boston", 0, kind, depth=2, num_inducing=8, num_samples=2, steps=1)
+        cell = tying_speed.Cell("boston", 0, kind, depth=2, num_inducing=8, num_samples=2, steps=1)
         work(cell, tmp_path)
         scores = json.loads(cell.path(tmp_path).read_text())["scores"]
         assert all(scores[name] > 0.0 for name in ("step_ms", "draw_ms", "predict_ms"))
@@ -626,8 +626,8 @@ def test_engines_are_timed_beside_the_published(made_up, monkeypatch, tmp_path, 
 
 
 def test_tied_and_naive_stand_beside_the_published(made_up):
-    def record(tying, depth, split, train, test):
-        cell = game_uci.Cell("boston", split, "anchored", tying, depth)
+    def record(kind, depth, split, train, test):
+        cell = tying.Cell("boston", split, "anchored", kind, depth)
         return {"cell": dataclasses.asdict(cell), "scores": {"train_mll": train, "mll": test}}
 
     records = [
@@ -636,19 +636,19 @@ def test_tied_and_naive_stand_beside_the_published(made_up):
         record("tied", 2, 0, -1.2, -2.2),
         record("naive", 1, 0, -0.5, -3.0),
     ]
-    lines = [line.split(maxsplit=1)[-1] for line in game_uci.beside(records).splitlines()]
+    lines = [line.split(maxsplit=1)[-1] for line in tying.beside(records).splitlines()]
     assert "anchored tied    1: -1.25 / -2.25   2: -1.20 / -2.20" in lines
     assert "anchored naive   1: -0.50 / -3.00" in lines
     assert any(
         line.startswith("published naive  1: -1.86 / -2.21   2: -1.76 / -2.37") for line in lines
     )
     with pytest.raises(InputError, match="--games has no 'chess'"):
-        game_uci.Cell("boston", 0, "chess").check()
+        tying.Cell("boston", 0, "chess").check()
 
 
-@pytest.mark.parametrize("tying", game_uci.TYINGS)
-def test_an_anchored_game_is_played_tied_or_not(made_up, tying):
-    cell = game_uci.Cell("boston", 0, "anchored", tying, num_inducing=4, num_steps=6)
+@pytest.mark.parametrize("kind", tying.TYINGS)
+def test_an_anchored_game_is_played_tied_or_not(made_up, kind):
+    cell = tying.Cell("boston", 0, "anchored", kind, num_inducing=4, num_steps=6)
     assert np.isfinite(cell.run()["mll"])
 
 

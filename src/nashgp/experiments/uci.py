@@ -38,7 +38,8 @@ ENGINES: dict[str, dict[str, Any]] = {  # settings of `DeepGPRegressor`
         "learning_rate": 0.01,
         "num_steps": 5_000,
     },
-    "paper": PUBLISHED | {"game": "paper", "num_steps": 5_000, "dtype": "float32"},
+    "paper": PUBLISHED  # as `nashgp run tying` plays it
+    | {"game": "paper", "num_steps": 2_000, "num_samples": 5, "dtype": "float32"},
     "sghmc": {"engine": "sghmc", "kernel": "rbf", "num_inducing": 100, "batch_size": 10_000}
     | {"num_mixture": 100},
 }

@@ -23,7 +23,7 @@ import numpy as np
 from nashgp import datasets
 from nashgp.errors import InputError
 from nashgp.experiments import cells
-from nashgp.experiments.tying import fastest
+from nashgp.experiments.tying_speed import fastest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

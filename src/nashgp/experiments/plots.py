@@ -120,7 +120,14 @@ def fan(fans: Sequence[Fan], *, stacked: bool = False, num_draws: int = 4) -> Fi
 
 
 def _legend_below(figure: Figure, axes: Axes, ncols: int) -> None:
+    """Names below all panels, in at most `ncols` columns and no more than there is room for.
+
+    The figure grows by their lines, so that panels keep their height.
+    """
     handles, labels = axes.get_legend_handles_labels()
+    column = 0.068 * max(map(len, labels)) + 0.5  # inches: the longest name, its line and a gap
+    ncols = max(1, min(ncols, int(figure.get_figwidth() / column)))
+    figure.set_figheight(figure.get_figheight() + 0.19 * -(-len(labels) // ncols))
     figure.legend(
         handles, labels, loc="outside lower center", ncols=ncols, columnspacing=1.4, fontsize=8.5
     )

@@ -20,6 +20,7 @@ from nashgp.errors import InputError, NumericalError, UntrustedRatioWarning
 from nashgp.estimators import base
 from nashgp.estimators.base import Task
 from nashgp.likelihoods import Bernoulli, Gaussian
+from nashgp.posteriors import CollapsedPosterior, members_of
 
 pytestmark = pytest.mark.lenient
 
@@ -328,6 +329,35 @@ def test_many_rows_are_learned_in_batches_by_a_model_deep_from_the_start():
     assert (shallow.last_layer_, shallow.batch_size_) == ("collapsed", 2_100)
     less = DeepGPRegressor(num_layers=2, num_steps=2, **few).fit(x[:150], y[:150])
     assert less.last_layer_ == "collapsed"
+
+
+def test_a_deep_model_of_many_rows_is_averaged_with_a_wide_single_layer(monkeypatch, tmp_path):
+    monkeypatch.setattr(base, "FEW_ROWS", 100)
+    monkeypatch.setattr(base, "NUM_INDUCING", 5)
+    monkeypatch.setattr(base, "TOP_INDUCING", 9)
+    monkeypatch.setitem(base.WIDE, "num_inducing", 12)
+    x, y = wave(130)
+
+    def sizes(model):
+        members = members_of(model.fitted_)
+        return [[layer.num_inducing for layer in one.model.layers] for one in members]
+
+    few = {"num_mixture": 4, "random_state": 0, "num_steps": 6}
+    model = DeepGPRegressor(num_layers=3, **few).fit(x, y)
+    assert sizes(model) == [[5, 5, 9], [12]] and model.num_inducing_ == 9
+    assert (model.last_layer_, model.powers_) == ("natural", [1.0, 1.0])
+    assert isinstance(members_of(model.fitted_)[1].posterior, CollapsedPosterior)
+    model.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict(x), model.predict(x))
+    again.set_params(warm_start=True).fit(x, y)  # each goes on as what it is
+    assert sizes(again) == sizes(model)
+    assert sizes(DeepGPRegressor(num_layers=1, **few).fit(x, y)) == [[12]]
+    for settings in ({"num_inducing": 7}, {"power": 0.5}, {"batch_size": 40}):
+        assert len(sizes(DeepGPRegressor(**few, **settings).fit(x, y))) == 1
+    monkeypatch.setattr(base, "WIDE_SIZE", 130 * 12 - 1)  # rows that would take too long
+    monkeypatch.setattr(base, "WIDE_INDUCING", 12)
+    assert sizes(DeepGPRegressor(**few).fit(x, y)) == [[5, 9]]
 
 
 def test_the_seed_decides_and_none_is_a_new_one():

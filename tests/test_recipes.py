@@ -1,5 +1,6 @@
 """From data to a start: inducing inputs, widths, skip connections, the first posterior."""
 
+import dataclasses
 import warnings
 
 import jax
@@ -137,6 +138,19 @@ def test_shapes_and_inducing_inputs_follow_the_skip_connections(hidden, x64):
         np.testing.assert_allclose(layer.kernel.lengthscale, np.full(width, distance))
         np.testing.assert_allclose(layer.kernel.variance, 1.0)
         x = np.asarray(layer.mean(jnp.asarray(x)))
+
+
+def test_hidden_layers_may_have_fewer_inducing_inputs(x64):
+    x = rows(40, 4)
+    config = Config(num_layers=3, hidden_dim=4, num_inducing=7, hidden_inducing=3)
+    first, second, last = build(x, 1, config).model.layers
+    for layer in (first, second):  # skip connections are identities here
+        np.testing.assert_array_equal(layer.z, inducing_inputs(x, 3, seed=0))
+    np.testing.assert_array_equal(last.z, inducing_inputs(x, 7, seed=0))
+    alone = build(x, 1, dataclasses.replace(config, num_layers=1)).model.layers[0]
+    assert alone.num_inducing == 7
+    with pytest.raises(InputError, match="hidden_inducing must be at least 1, got 0"):
+        Config(hidden_inducing=0)
 
 
 def test_lengthscales_of_standardised_rows_start_at_the_root_of_their_number(x64):

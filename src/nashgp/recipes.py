@@ -98,8 +98,9 @@ class Config:
 
     `kernel` is a name, names joined by "+", a kernel to start every layer from, or a function of a
     layer's input width; hidden layers may have another. `offset` is where the prior mean of the
-    last layer starts, a constant that is then learned. `hidden_scale` and `hidden_variance` say how
-    hidden layers start; with `shared` the outputs of each have one covariance.
+    last layer starts, a constant that is then learned. Hidden layers may have fewer inducing
+    inputs, `hidden_inducing`; `hidden_scale` and `hidden_variance` say how they start, and with
+    `shared` the outputs of each have one covariance.
     """
 
     num_layers: int = 2
@@ -113,9 +114,10 @@ class Config:
     hidden_variance: float = 1.0
     shared: bool = False
     noise: float = 0.1
+    hidden_inducing: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("num_layers", "num_inducing", "hidden_dim"):
+        for name in ("num_layers", "num_inducing", "hidden_inducing", "hidden_dim"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name} must be at least 1, got {value}.")
@@ -248,7 +250,9 @@ def build(
             likelihood = Gaussian(jnp.full(num_targets, config.noise))
         width = config.hidden_dim or min(x.shape[1], 30)
         widths = [width] * (config.num_layers - 1) + [likelihood.num_latent(num_targets)]
-        z = inducing_inputs(x, config.num_inducing, seed=seed)
+        top = inducing_inputs(x, config.num_inducing, seed=seed)
+        few = config.num_layers > 1 and config.hidden_inducing
+        z = inducing_inputs(x, few, seed=seed) if few else top
         layers, h = [], x
         for number, num_outputs in enumerate(widths, start=1):
             last = number == config.num_layers
@@ -256,8 +260,9 @@ def build(
             variance = 1.0 if last else config.hidden_variance
             chosen = config.kernel if last else config.hidden_kernel or config.kernel
             kernel = cast(_kernel(chosen, h, number, variance), dtype)
-            layers.append(SparseGPLayer(kernel, mean, jnp.asarray(z, dtype), num_outputs))
-            h, z = (np.asarray(mean(jnp.asarray(rows, float))) for rows in (h, z))
+            place = jnp.asarray(top if last else z, dtype)
+            layers.append(SparseGPLayer(kernel, mean, place, num_outputs))
+            h, z, top = (np.asarray(mean(jnp.asarray(rows, float))) for rows in (h, z, top))
         model = cast(DeepGP(tuple(layers), likelihood), dtype)
         posterior = gaussian_posterior(
             model, hidden_scale=config.hidden_scale, shared=config.shared

@@ -71,6 +71,10 @@ KERNEL, DISTINCT = "rbf+matern32", "distinct"
 REPEATED = 0.05  # share of rows that are copies of others from which on memory is tried
 MEMORY_STEPS, MEMORY_RATE = 60, 0.05  # few, for they are dear, and so with larger strides
 MEMORY = {"num_layers": 1, "num_inducing": DISTINCT, "kernel": "matern12", "power": 0.5}
+TOP_INDUCING = 256  # of the last of several layers where rows are many; hidden ones have the usual
+WIDE_INDUCING, WIDE_SIZE = 1_024, 2**25  # of a wide single layer, and most rows x those
+WIDE_STEPS, WIDE_RATE = 100, 0.05
+WIDE = {"num_layers": 1, "num_inducing": WIDE_INDUCING, "last_layer": "collapsed", "power": 1.0}
 HIDDEN_SCALE = 1e-3  # the published 1e-5 starts so far from the prior that Adam is long on its way
 
 _draw = eqx.filter_jit(paths.draw_functions)
@@ -283,7 +287,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         vars(self).update(targets.learned)
         self.fitted_ = Ensemble(tuple(members)) if len(members) > 1 else members[0]
         self.history_ = outcome.history
-        self.num_inducing_ = outcome.fitted.model.layers[0].num_inducing
+        self.num_inducing_ = outcome.fitted.model.layers[-1].num_inducing
         self.num_layers_ = len(outcome.fitted.model.layers)
         self.num_restarts_ = len(members)
         self.remembers_ = self.num_inducing != maker.num_inducing == DISTINCT
@@ -337,19 +341,45 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
             return copy.copy(self).set_params(**settings)
 
         def remembering() -> DeepGPEstimator:
-            num_steps = min(self.num_steps or MEMORY_STEPS, MEMORY_STEPS)
-            rate = self.learning_rate or MEMORY_RATE
-            return like(**MEMORY, num_steps=num_steps, learning_rate=rate)
+            return self._brief(MEMORY, MEMORY_STEPS, MEMORY_RATE)
+
+        wide = self._may_be_wide(len(task.x), task.likelihood)
+
+        def deep(num_layers: int | str) -> DeepGPEstimator:
+            return self._wide if num_layers == 1 and wide else like(num_layers=num_layers)
 
         if task.previous:
             depth = len(task.previous[0].model.layers)
-            return [remembering() if self._remembered else like(num_layers=depth)]
+            return [remembering() if self._remembered else deep(depth)]
         judged = len(task.x) >= JUDGED_ROWS
         depths = (self.num_layers,)
         if self.num_layers == "auto":
             depths = DEPTHS if judged else DEPTHS[:1]
-        likes = [like(num_layers=depth) for depth in depths]
+        likes = [deep(depth) for depth in depths]
         return [*likes, remembering()] if judged and self._may_remember(task) else likes
+
+    def _brief(self, settings: Mapping[str, Any], steps: int, rate: float) -> "DeepGPEstimator":
+        """One like this with other settings, whose steps are few and large."""
+        steps = min(self.num_steps or steps, steps)
+        rate = self.learning_rate or rate
+        return copy.copy(self).set_params(**settings, num_steps=steps, learning_rate=rate)
+
+    @property
+    def _wide(self) -> "DeepGPEstimator":
+        """One like this with a single layer of many inducing inputs, integrated out."""
+        return self._brief(WIDE, WIDE_STEPS, WIDE_RATE)
+
+    def _may_be_wide(self, num_rows: int, likelihood: AbstractLikelihood) -> bool:
+        """Whether a wide single layer can be afforded, and no setting says otherwise.
+
+        Where rows are many, a single GP with inducing inputs enough is another good answer: it
+        sees what is local, and a deep one what is not smooth everywhere alike.
+        """
+        chosen = (self.num_inducing, self.power, self.last_layer, self.batch_size)
+        is_open = chosen == ("auto", "auto", "auto", None) and self.validation_fraction == 0.0
+        is_open &= not self._plays_paper and not self._samples
+        few = num_rows * WIDE_INDUCING * self._num_samples <= WIDE_SIZE
+        return is_open and few and self._has_many(num_rows, likelihood)
 
     @property
     def _remembered(self) -> bool:
@@ -503,7 +533,8 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         grows = len(start.model.layers) < self.num_layers
         restarts = self.num_restarts
         if restarts == "auto":
-            restarts = 2 if collapsed and grows else 1
+            wide = self._may_be_wide(num_rows, start.model.likelihood)
+            restarts = 2 if (collapsed and grows) or wide else 1
         num_steps = int(self.num_steps or NUM_STEPS["game" if is_game else last_layer])
         num_mixed = 0
         if self._plays_anchored and (last_layer == "gradient" or self.num_layers > 1):
@@ -648,16 +679,21 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         that of a grown one, so the two share compiled programs.
         """
         x, offset = task.x, task.likelihood.offset(task.t)
+        num_inducing = self._num_inducing(len(x))
         config = recipes.Config(
             num_layers=1 if self._grows(task) else self.num_layers,
             hidden_dim=self.hidden_dim,
-            num_inducing=self._num_inducing(len(x)),
+            num_inducing=num_inducing,
             kernel=self.kernel,
             likelihood=task.likelihood,
             offset=None if offset is None else tuple(offset.tolist()),
             hidden_scale=HIDDEN_SCALE,
-            shared=self._shares(self.hidden_dim or min(x.shape[1], 30), self._num_inducing(len(x))),
+            shared=self._shares(self.hidden_dim or min(x.shape[1], 30), num_inducing),
         )
+        if self._is_topped(len(x), task.likelihood):
+            config = dataclasses.replace(
+                config, num_inducing=TOP_INDUCING, hidden_inducing=num_inducing
+            )
         if quiet:
             config = dataclasses.replace(
                 config, num_layers=self.num_layers, hidden_kernel="rbf", hidden_scale=QUIET_SCALE
@@ -665,14 +701,19 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         return recipes.build(x, task.t.shape[1], config, seed=seed, dtype=self.dtype)
 
     def _restart(self, number: int, seed: int, plan: Plan, task: Task) -> Trained:
-        """A further member of the ensemble: every second one is deep from the start.
+        """A further member of the ensemble: every second one is of another kind than the first.
 
-        Its hidden layers hardly move at first, as published. It ends as another kind of model than
-        one that has grown, and the average of the two is better than either.
+        Where the first has grown, it is deep from the start, and its hidden layers hardly move at
+        first, as published. Where rows are many, and the first was deep from the start, it is a
+        wide single layer. An average of two kinds is badly wrong less often than either.
         """
+        previous = task.previous[number] if task.previous else None
+        if number % 2 == 1 and self.num_layers != 1 and self._goes_wide(previous, task):
+            one = task._replace(previous=(previous,) if previous else None)
+            return self._wide._member(seed, one)
         quiet = number % 2 == 1 and self._grows(task) and self.num_layers > 1
-        if task.previous:
-            start = task.previous[number]
+        if previous:
+            start = previous
         else:
             start = self._start(seed, task, quiet=quiet)
             if quiet:
@@ -680,10 +721,22 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
                 plan = plan._replace(judge=False, num_first=plan.num_steps, power=power)
         return Trained(plan, *self._train(seed, plan, start, task))
 
+    def _goes_wide(self, previous: Fitted | None, task: Task) -> bool:
+        """Whether a second member is to be a wide single layer, or was one."""
+        if previous:
+            return len(previous.model.layers) == 1
+        return self._may_be_wide(len(task.x), task.likelihood)
+
     def _has_many(self, num_rows: int, likelihood: AbstractLikelihood) -> bool:
         """Whether there are rows enough for batches to find a deep model by themselves."""
         gaussian = isinstance(likelihood, Gaussian)
         return gaussian and num_rows > FEW_ROWS and self.last_layer in ("auto", "natural")
+
+    def _is_topped(self, num_rows: int, likelihood: AbstractLikelihood) -> bool:
+        """Whether the last layer has more inducing inputs than those below."""
+        deep = self.num_layers != 1 and self.num_inducing == "auto"
+        deep &= not self._plays_paper and not self._samples
+        return deep and self._has_many(num_rows, likelihood)
 
     def _grows(self, task: Task) -> bool:
         """Whether a deep model starts from a shallow one: its hidden layers start as identities.

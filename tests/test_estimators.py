@@ -357,7 +357,8 @@ def test_a_deep_model_of_many_rows_is_averaged_with_a_wide_single_layer(monkeypa
         assert len(sizes(DeepGPRegressor(**few, **settings).fit(x, y))) == 1
     monkeypatch.setattr(base, "WIDE_SIZE", 130 * 12 - 1)  # rows that would take too long
     monkeypatch.setattr(base, "WIDE_INDUCING", 12)
-    assert sizes(DeepGPRegressor(**few).fit(x, y)) == [[5, 9]]
+    monkeypatch.setattr(base, "TOP_ALONE", 10)
+    assert sizes(DeepGPRegressor(**few).fit(x, y)) == [[5, 10]]
 
 
 def test_the_seed_decides_and_none_is_a_new_one():

@@ -71,8 +71,9 @@ KERNEL, DISTINCT = "rbf+matern32", "distinct"
 REPEATED = 0.05  # share of rows that are copies of others from which on memory is tried
 MEMORY_STEPS, MEMORY_RATE = 60, 0.05  # few, for they are dear, and so with larger strides
 MEMORY = {"num_layers": 1, "num_inducing": DISTINCT, "kernel": "matern12", "power": 0.5}
-TOP_INDUCING = 256  # of the last of several layers where rows are many; hidden ones have the usual
 WIDE_INDUCING, WIDE_SIZE = 1_024, 2**25  # of a wide single layer, and most rows x those
+# Of the last of several layers where rows are many, beside a wide layer and where none is afforded.
+TOP_INDUCING, TOP_ALONE = 256, 512
 WIDE_STEPS, WIDE_RATE = 100, 0.05
 WIDE = {"num_layers": 1, "num_inducing": WIDE_INDUCING, "last_layer": "collapsed", "power": 1.0}
 HIDDEN_SCALE = 1e-3  # the published 1e-5 starts so far from the prior that Adam is long on its way
@@ -691,9 +692,8 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
             shared=self._shares(self.hidden_dim or min(x.shape[1], 30), num_inducing),
         )
         if self._is_topped(len(x), task.likelihood):
-            config = dataclasses.replace(
-                config, num_inducing=TOP_INDUCING, hidden_inducing=num_inducing
-            )
+            top = TOP_INDUCING if len(x) * WIDE_INDUCING <= WIDE_SIZE else TOP_ALONE
+            config = dataclasses.replace(config, num_inducing=top, hidden_inducing=num_inducing)
         if quiet:
             config = dataclasses.replace(
                 config, num_layers=self.num_layers, hidden_kernel="rbf", hidden_scale=QUIET_SCALE

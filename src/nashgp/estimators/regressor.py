@@ -35,13 +35,13 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
         Width of the hidden layers; None for that of the inputs, 30 at most.
     num_inducing : int, "auto" or "distinct"
         Inducing inputs of each layer, fewer when there are fewer distinct rows; "distinct" for one
-        at each of them; "auto" for 256 up to 2,000 rows and 128 beyond, where for normal noise the
-        last of several layers has 256 and a single one 1,024 (up to 32,768 rows, all of which are
-        in each step). Where a twentieth of the rows or more are copies of others, "auto" also tries
-        a single layer that remembers: an inducing input for each distinct row and a Matérn-1/2
-        kernel. It is taken in place of all else if it predicts a fifth of the rows clearly better
-        from the rest; for normal noise, up to 2,097,152 rows x distinct rows, with `kernel`,
-        `power` and `num_restarts` as they come.
+        at each of them; "auto" for 256 up to 2,000 rows and 128 beyond. There, for normal noise,
+        the last of several layers has 256 and a single one 1,024 up to 32,768 rows, and the last
+        has 512 beyond. Where a twentieth of the rows or more are copies of others, "auto" also
+        tries a single layer that remembers: an inducing input for each distinct row and a
+        Matérn-1/2 kernel. It is taken in place of all else if it predicts a fifth of the rows
+        clearly better from the rest; for normal noise, up to 2,097,152 rows x distinct rows, with
+        `kernel`, `power` and `num_restarts` as they come.
     kernel : str or kernel object or function
         "rbf", "matern12", "matern32", "matern52", "rational-quadratic", or a sum such as
         "rbf+matern32"; a kernel from `nashgp.kernels`; or a function that makes one from the

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from nashgp import datasets
+from nashgp import datasets, metrics
 from nashgp.errors import InputError
 from nashgp.experiments import cells, uci
 
@@ -87,10 +87,9 @@ class Cell(cells.Cell):
             model, x, y, *some[1], seed=self.seed, train=some[0], num_samples=NUM_SAMPLES
         )
         model.set_params(num_mixture=NUM_SAMPLES)
-        target = y_test[:, 0]
         return scores | {
-            "mll": float(np.mean(model.log_density(x_test, target))),
-            "rmse": float(np.sqrt(np.mean((model.predict(x_test) - target) ** 2))),
+            "mll": float(np.mean(model.log_density(x_test, y_test))),
+            "rmse": metrics.rmse(model.predict(x_test)[:, 0], y_test[:, 0]),
         }
 
 

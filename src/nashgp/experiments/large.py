@@ -49,13 +49,15 @@ class Cell(cells.Cell):
     seed: int = 0
 
     def check(self) -> None:
-        """Names alone: reading two million rows for every cell would take minutes."""
+        """Names, and whether the file is there: to read it for every cell would take minutes."""
         cells.check_name("sets", self.set, SETS)
         cells.check_name("methods", self.method, (*METHODS, BOOSTING))
         if self.split != 0:
             raise InputError(
                 f"--splits must be 0, the only split of a large set; got {self.split}."
             )
+        if datasets.find(self.set) is None:
+            datasets.load(self.set)  # says what to do
 
     def run(self) -> cells.Scores:
         x, y, x_test, y_test = datasets.load(self.set).split(self.split)

@@ -56,7 +56,7 @@ class Cell(cells.Cell):
             raise InputError(
                 f"--splits must be 0, the only split of a large set; got {self.split}."
             )
-        if datasets.find(self.set) is None:
+        if self.set in datasets.SOURCES and datasets.find(self.set) is None:
             datasets.load(self.set)  # says what to do
 
     def run(self) -> cells.Scores:

@@ -91,7 +91,7 @@ class Cell(cells.Cell):
         model.set_params(num_mixture=NUM_SAMPLES)
         return scores | {
             "mll": float(np.mean(model.log_density(x_test, y_test))),
-            "rmse": metrics.rmse(model.predict(x_test)[:, 0], y_test[:, 0]),
+            "rmse": metrics.rmse(np.asarray(model.predict(x_test))[:, 0], y_test[:, 0]),
         }
 
 

@@ -1,6 +1,7 @@
 """The problems both libraries are timed on, and what a step of each costs in matrix products."""
 
 import dataclasses
+import itertools
 import pathlib
 import resource
 import sys
@@ -38,6 +39,47 @@ class Case:
         """Inputs and outputs of each layer."""
         hidden = [(self.num_inputs, self.num_inputs)] * (self.num_layers - 1)
         return [*hidden, (self.num_inputs, 1)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pictures:
+    """A deep classifier of rows of pixels, a batch in each step: the shape of the paper's MNIST."""
+
+    num_inputs: int = 784
+    num_hidden: int = 98
+    num_inducing: int = 100
+    num_layers: int = 4
+    num_classes: int = 10
+    batch_size: int = 256
+    num_rows: int = 60_000
+    steps: int = 20
+
+    @property
+    def name(self) -> str:
+        shape = f"D={self.num_inputs} H={self.num_hidden} M={self.num_inducing}"
+        return f"{shape} L={self.num_layers} C={self.num_classes} B={self.batch_size}"
+
+    @property
+    def widths(self) -> list[tuple[int, int]]:
+        """Inputs and outputs of each layer."""
+        edges = [self.num_inputs, *[self.num_hidden] * (self.num_layers - 1), self.num_classes]
+        return list(itertools.pairwise(edges))
+
+    @property
+    def epoch(self) -> int:
+        """Steps that see as many rows as there are."""
+        return -(-self.num_rows // self.batch_size)
+
+
+PICTURES, FEW_PICTURES = Pictures(), Pictures(16, 4, 8, 2, 3, 20, 200, steps=2)
+
+
+def make_pictures(case: Pictures, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and labels, four batches of them: the same numbers for both libraries."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(4 * case.batch_size, case.num_inputs)).astype(dtype)
+    label = np.argmax(x @ random.normal(size=(case.num_inputs, case.num_classes)), axis=1)
+    return x, label
 
 
 CASES = (

@@ -13,20 +13,25 @@ import numpy as np
 
 from bench.cases import (
     CASES,
+    FEW_PICTURES,
     NUM_DRAWS,
     NUM_PREDICTIVE_DRAWS,
+    PICTURES,
     QUICK,
     REPEATS,
     STEPS,
     Case,
+    Pictures,
     fastest,
+    make_pictures,
     make_rows,
     peak_megabytes,
     resident_megabytes,
 )
 from nashgp import predict, recipes, train
 from nashgp.batch import make_data
-from nashgp.engines import DSVI
+from nashgp.engines import DSVI, NaturalGradient
+from nashgp.likelihoods import RobustMax
 from nashgp.precision import scope
 
 
@@ -76,6 +81,32 @@ def measure(case: Case, dtype: str, step: str) -> dict[str, object]:
     }
 
 
+def measure_pictures(case: Pictures, dtype: str) -> dict[str, object]:
+    """Time a step of the image study: natural gradients for the classes, Adam for the rest."""
+    x, label = make_pictures(case, dtype)
+    data = make_data(x, label[:, None].astype(dtype), dtype=dtype)
+    before = resident_megabytes()
+    config = recipes.Config(
+        case.num_layers,
+        case.num_hidden,
+        case.num_inducing,
+        likelihood=RobustMax(case.num_classes),
+        shared=True,
+    )
+    start = recipes.build(x, 1, config, dtype=dtype)
+    engine, num_steps = NaturalGradient(), (REPEATS + 1) * case.steps
+    began = time.perf_counter()
+    options = {"batch_size": case.batch_size, "chunk": case.steps}
+    train.run(jr.key(0), engine, start, data, num_steps=1, **options)
+    compiled = time.perf_counter() - began
+    history = train.run(jr.key(0), engine, start, data, num_steps=num_steps, **options).history
+    return {
+        "step_ms": 1e3 * float(np.min(np.diff(history.seconds) / case.steps)),
+        "memory_mb": peak_megabytes() - before,
+        "compile_s": compiled,
+    }
+
+
 def gemm_gflops(dtype: str, size: int = 2048) -> float:
     """Speed of a large matrix product in JAX: the peak a step is held against."""
     with scope(dtype):
@@ -90,9 +121,12 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--step", default="integrated", choices=STEPS, help="kind of step")
     parser.add_argument("--gemm", action="store_true", help="time a matrix product instead")
+    parser.add_argument("--pictures", action="store_true", help="time a classifier instead")
     args = parser.parse_args()
     if args.gemm:
         record = {"gemm_gflops": gemm_gflops(args.dtype)}
+    elif args.pictures:
+        record = measure_pictures(FEW_PICTURES if args.case < 0 else PICTURES, args.dtype)
     else:
         case = QUICK if args.case < 0 else CASES[args.case]
         record = measure(case, args.dtype, args.step)

@@ -17,7 +17,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bench.cases import CASES, QUICK, STEPS, Case, fastest, matmul_flops
+from bench.cases import (
+    CASES,
+    FEW_PICTURES,
+    PICTURES,
+    QUICK,
+    STEPS,
+    Case,
+    fastest,
+    matmul_flops,
+)
 
 ROOT = pathlib.Path(__file__).parent.parent
 PEER = ROOT / ".venv-bench" / "bin" / "python"
@@ -57,6 +66,23 @@ def compare(number: int, dtype: str) -> dict:
         record[name] = call(python, "bench.ours", *options, "--step", name)
     record["peer"] = call(PEER, "bench.peer", *options) if PEER.exists() else None
     return record
+
+
+def compare_pictures(*, quick: bool) -> dict:
+    """A step of the image classifier in both libraries, in single precision."""
+    options = ("--pictures", "--case", "-1" if quick else "0")
+    peer = call(PEER, "bench.peer", *options) if PEER.exists() else None
+    ours = call(pathlib.Path(sys.executable), "bench.ours", *options)
+    return {"case": (FEW_PICTURES if quick else PICTURES).name, "ours": ours, "peer": peer}
+
+
+def pictures_line(record: dict) -> str:
+    """A step of both, an epoch of 60,000 rows, and the ratio."""
+    ours, peer = record["ours"]["step_ms"], (record["peer"] or {}).get("step_ms", math.nan)
+    epoch = PICTURES.epoch / 1e3
+    line = f"classifier {record['case']} float32: step {ours:.1f} ms, GPyTorch {peer:.1f} ms, "
+    line += f"ratio {peer / ours:.1f}; epoch of 60,000 rows {epoch * ours:.1f} s, "
+    return (line + f"GPyTorch {epoch * peer:.1f} s").replace("nan", "-")
 
 
 def row(case: Case, record: dict, step: str, peak: float) -> str:
@@ -101,9 +127,11 @@ def main() -> None:
     numbers = [-1] if args.quick else args.cases
     peaks = {dtype: gemm_peak(dtype) for dtype in args.dtype}
     records = [compare(number, dtype) for number in numbers for dtype in args.dtype]
-    print(table(records, peaks))
+    pictures = compare_pictures(quick=args.quick)
+    print(table(records, peaks), pictures_line(pictures), sep="\n\n")
     if args.out is not None:
         result = {"cores": os.cpu_count(), "gemm_gflops": peaks, "records": records}
+        result["pictures"] = pictures
         args.out.write_text(json.dumps(result, indent=1) + "\n")
 
 

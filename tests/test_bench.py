@@ -41,6 +41,14 @@ def test_the_table_shows_our_numbers_alone_without_a_peer(record):
     assert "10.0        -      -" in line and "nan" not in line
 
 
+def test_an_epoch_of_pictures_is_as_many_steps_as_cover_the_rows():
+    assert cases.PICTURES.epoch == 235
+    assert cases.PICTURES.widths == [(784, 98), (98, 98), (98, 98), (98, 10)]
+    record = {"case": "x", "ours": {"step_ms": 100.0}, "peer": {"step_ms": 2_000.0}}
+    assert "ratio 20.0; epoch of 60,000 rows 23.5 s, GPyTorch 470.0 s" in run.pictures_line(record)
+    assert "ratio -; " in run.pictures_line(record | {"peer": None})
+
+
 def test_both_libraries_see_the_same_rows():
     first, second = (cases.make_rows(cases.QUICK, "float32") for _ in range(2))
     assert all((a == b).all() and a.dtype == "float32" for a, b in zip(first, second, strict=True))

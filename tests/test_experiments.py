@@ -346,6 +346,8 @@ def test_draws_of_a_posterior_on_a_grid_are_at_its_floor():
     assert 0.0 < near < 0.05 < 0.2 < far
     out = freyface.divergence(log_p, exact.astype(int) - 100)
     assert out == pytest.approx(np.log(2.0))  # nothing in common
+    steep = freyface.divergence(40.0 * log_p, exact.astype(int) - 100)  # blocks of next to nothing
+    assert steep == pytest.approx(np.log(2.0))
 
 
 def test_one_setting_of_a_sampler_varies_at_a_time():
@@ -447,11 +449,20 @@ def test_images_are_learned_and_scored(monkeypatch, tmp_path):
     made = datasets.Images("mnist", x[:60], y[:60], x[60:], y[60:])
     monkeypatch.setattr(datasets, "load_images", lambda name: made)
     settings = dict(depth=2, num_inducing=6, hidden_dim=3, epochs=4, batch_size=20, num_mixture=4)
-    for engine in ("dsvi", "logistic"):
-        scores = images.Cell("mnist", 0, engine=engine, **settings).run()
+    for engine in ("dsvi", "sghmc", "logistic"):
+        settings["epochs"] = 100 if engine == "sghmc" else 4
+        cell = work(images.Cell("mnist", 0, engine=engine, **settings), tmp_path)
+        scores = json.loads(cell.path(tmp_path).read_text())["scores"]
         assert scores["accuracy"] > 0.9 and scores["mll"] > -0.7
         assert 0.0 <= scores["brier"] < 0.4 and 0.0 <= scores["ece"] < 0.5
-    with pytest.raises(InputError, match=r"--engines must be of dsvi, .*; got hmc"):
+        hits = np.dot(scores["bin_count"], scores["bin_right"])
+        assert np.trace(scores["confusion"]) == pytest.approx(hits, abs=0.01)
+        assert hits == pytest.approx(20 * scores["accuracy"], abs=0.01)
+    for stacked in (False, True):
+        (figure,) = images.figures(tmp_path, stacked=stacked).values()
+        titles = [axes.get_title(loc="left") for axes in figure.axes]
+        assert titles[0] == "mnist: dsvi 2, inducing images" and titles[2] == "reliability"
+    with pytest.raises(InputError, match=r"--engines must be of anchored, .*; got hmc"):
         images.Cell("mnist", 0, engine="hmc").check()
     with pytest.raises(InputError, match="There are no images"):
         monkeypatch.undo()

@@ -77,6 +77,11 @@ class Pace(NamedTuple):
     share: Float[Array, ""]
 
 
+def cosine(done: Scalar) -> Scalar:
+    """From 1 to 0 as a run goes from 0 to 1, slow at both ends."""
+    return 0.5 * (1.0 + jnp.cos(jnp.pi * done))
+
+
 def falling(rate: float, decay_steps: int | None) -> optax.GradientTransformation:
     """Multiply by `-rate`, which falls to zero along a cosine if `decay_steps` are given.
 
@@ -93,7 +98,7 @@ def falling(rate: float, decay_steps: int | None) -> optax.GradientTransformatio
         del params
         pace: Pace = state
         done = jnp.minimum(pace.step.astype(pace.share.dtype) * pace.share, 1.0)
-        factor = -0.5 * pace.rate * (1.0 + jnp.cos(jnp.pi * done))
+        factor = -pace.rate * cosine(done)
         scaled = jax.tree.map(lambda leaf: factor.astype(leaf.dtype) * leaf, updates)
         return scaled, pace._replace(step=pace.step + 1)
 

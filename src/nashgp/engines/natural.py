@@ -12,7 +12,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, PyTree
 
 from nashgp.batch import Batch, Data
-from nashgp.engines.base import Climbs, Info, ascend, number
+from nashgp.engines.base import Climbs, Info, ascend, cosine, number
 from nashgp.engines.collapsed import below_last
 from nashgp.engines.objectives import data_term
 from nashgp.engines.responses import Evidence, add_prior, evidence, solve
@@ -25,6 +25,8 @@ from nashgp.posteriors import CollapsedPosterior, Fitted, GaussianPosterior, Top
 from nashgp.priors import GPPrior
 from nashgp.shapes import Key, Scalar
 from nashgp.transforms import trainable
+
+LEAST = 0.1  # share of its rate that a natural gradient ends with
 
 
 class Last(NamedTuple):
@@ -40,13 +42,17 @@ class Last(NamedTuple):
 
 
 class State(NamedTuple):
-    """The trainable part of model and hidden layers, the rest, Adam's memory, q(v_L), steps."""
+    """The trainable part of model and hidden layers, the rest, Adam's memory, q(v_L), progress.
+
+    `taken` counts steps; `share` is that of a whole run that one step is, 0 if it has no end.
+    """
 
     params: PyTree
     frozen: PyTree
     opt_state: optax.OptState
     last: Last
     taken: Scalar
+    share: Scalar
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +63,9 @@ class NaturalGradient(Climbs):
 
     With all rows, a Gaussian likelihood and `ρ = 1` one step is the optimum. There ρ starts at 1
     and falls as `1 / t` down to `rate`: the first batches are averaged and no start has to be
-    forgotten. With other likelihoods ρ is `rate` throughout, and `½ ρ² (P* - P) P⁻¹ (P* - P)` is
-    added to the precision, which keeps it positive where the log likelihood is not concave.
+    forgotten. With other likelihoods ρ is `rate`, and falls with Adam's rates to a tenth of it, so
+    that the last steps average many batches; `½ ρ² (P* - P) P⁻¹ (P* - P)` is added to the
+    precision, which keeps it positive where the log likelihood is not concave.
     """
 
     learning_rate: float = number(0.01)
@@ -78,7 +85,8 @@ class NaturalGradient(Climbs):
         params, frozen = eqx.partition(parts, trainable(parts))
         opt_state = self._adam.init(params)
         taken = jnp.zeros((), fitted.model.layers[-1].z.dtype)
-        return State(params, frozen, opt_state, _start(fitted), taken)
+        share = jnp.full_like(taken, 1.0 / self.decay_steps if self.decay_steps else 0.0)
+        return State(params, frozen, opt_state, _start(fitted), taken, share)
 
     def step(self, key: Key, state: State, batch: Batch) -> tuple[State, Info]:
         draw, noise, rest = jr.split(key, 3)
@@ -98,7 +106,8 @@ class NaturalGradient(Climbs):
 
         (value, last), gradient = eqx.filter_value_and_grad(payoff, has_aux=True)(state.params)
         params, opt_state = ascend(self._adam, state.opt_state, state.params, gradient)
-        return State(params, state.frozen, opt_state, last, state.taken + 1.0), Info(value)
+        moved = state._replace(params=params, opt_state=opt_state, last=last)
+        return moved._replace(taken=state.taken + 1.0), Info(value)
 
     def _move(
         self, key: Key, state: State, model: DeepGP, features: Features, batch: Batch
@@ -118,7 +127,8 @@ class NaturalGradient(Climbs):
             rate = jnp.maximum(self.rate, 1.0 / (state.taken + 1.0))
             precision = old.precision + rate * toward
         else:
-            rate = jnp.asarray(self.rate, old.value.dtype)
+            done = jnp.minimum(state.taken * state.share, 1.0)
+            rate = self.rate * (LEAST + (1.0 - LEAST) * cosine(done))
             half = rate * toward @ root
             precision = old.precision + rate * toward + 0.5 * half @ jnp.swapaxes(half, 1, 2)
         root = jax.vmap(inverse_root)(precision)

@@ -40,6 +40,7 @@ NUM_DRAWS = 50  # of a completed face, for its mean
 COARSE, FINE, BLOCK = 150, 60, 5  # points on a side: of the map, of a posterior, of a block of it
 FAR = 5.0  # how far from the middle of the map a latent may be looked for
 NUM_JUDGED = 500  # draws of a latent that are compared with the grid
+TINY = 1e-300  # of a probability, the half of which is still a number
 
 
 class Halves(NamedTuple):
@@ -244,10 +245,11 @@ def divergence(log_p: Float[np.ndarray, "F F"], places: Int[np.ndarray, "S 2"]) 
 
     side = FINE // BLOCK
     p = np.exp(log_p - np.max(log_p)).reshape(side, BLOCK, side, BLOCK).sum(axis=(1, 3)).ravel()
+    p = np.where(p < TINY * np.sum(p), 0.0, p / np.sum(p))
     inside = np.all((places >= 0) & (places < FINE), axis=1)
     block = np.where(inside, places[:, 0] // BLOCK * side + places[:, 1] // BLOCK, side**2)
     q = np.bincount(block, minlength=side**2 + 1)
-    return float(jensenshannon(np.append(p / np.sum(p), 0.0), q) ** 2)
+    return float(jensenshannon(np.append(p, 0.0), q) ** 2)
 
 
 def panels(model: Any, judged: Judged, test: np.ndarray, half: np.ndarray) -> cells.Scores:

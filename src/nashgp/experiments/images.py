@@ -1,17 +1,23 @@
 """Images of digits, clothes and things from raw pixels: deep GPs, games, and two baselines.
 
-    nashgp run images --set mnist fashion --engine dsvi tied naive --depths 1 4
+    nashgp run images --sets mnist fashion --engines dsvi tied naive --depths 1 4
 
 As in the paper: four layers, 98 hidden units, 100 inducing inputs, batches of 256, the robust-max
 likelihood, no augmentation. Pixels are centred by their means over the training rows and divided by
 one number for all. Noise and networks of the paper's game are as wide as the hidden layers; as wide
 as the pixels, naive players would have a billion parameters. A split is a seed; every set has its
-own test rows, which choose nothing.
+own test rows, which choose nothing. The figure of a set has what the deepest anchored game (or the
+next in the list of engines) learned and got wrong, and how far every method can be believed.
 """
 
+import argparse
+import base64
 import dataclasses
 import time
 import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,12 +25,23 @@ from nashgp import datasets
 from nashgp.errors import InputError
 from nashgp.experiments import cells
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 BASELINES = ("logistic", "network")
-ENGINES = ("dsvi", "anchored", "tied", "naive", *BASELINES)
+ENGINES = ("anchored", "dsvi", "sghmc", "tied", "naive", *BASELINES)
 NUM_CLASSES = 10
 START_ROWS = 20_000  # that the start looks at: k-means and the skip connections
 ANCHORED_SHARE = 0.3  # of the steps, for the game over the Gaussians
 GAME_RATE = 0.02  # of all players, as published for classes
+BURN_IN = 2 / 3  # share of a sampler's steps before its first draw
+NUM_BINS = 15  # of a reliability diagram, as of the calibration error
+NUM_SHOWN, NUM_DOUBTED = 16, 8  # pictures: inducing inputs, and test rows with the most entropy
+CLASSES = {
+    "mnist": [str(digit) for digit in range(10)],
+    "fashion": "T-shirt trouser pullover dress coat sandal shirt sneaker bag boot".split(),
+    "cifar10": "plane car bird cat deer dog frog horse ship truck".split(),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +74,8 @@ class Cell(cells.Cell):
         probability, scores = fit(rows)
         seconds = time.perf_counter() - began
         times = {"epoch_seconds": seconds / self.epochs, "seconds": seconds}
-        return score(probability, rows.y_test) | times | scores
+        seen = score(probability, rows.y_test) | reliability(probability, rows.y_test)
+        return seen | times | scores
 
     def _baseline(self, rows: "Pixels") -> tuple[np.ndarray, cells.Scores]:
         from sklearn.exceptions import ConvergenceWarning
@@ -104,13 +122,16 @@ class Cell(cells.Cell):
             rows.scaled(rows.x_test, self.dtype),
             num_samples=self.num_mixture,
         )
-        history = outcome.history
+        probability, history = probability.astype(np.float64), outcome.history
         last = history.objective[-max(1, len(history.objective) // 10) :]
-        scores = {"elbo_per_row": float(np.mean(last)) / len(data)}
+        scores: cells.Scores = {"elbo_per_row": float(np.mean(last)) / len(data)}
         if len(history.step) > 1:  # a median, since some chunks compile
             each = np.median(np.diff(history.seconds) / np.diff(history.step))
             scores["epoch_seconds"] = float(each) * self._epoch(len(data))
-        return probability.astype(np.float64), scores
+        if self.split == 0:  # one of each kind is enough to look at
+            z = np.asarray(outcome.fitted.model.layers[0].z[:NUM_SHOWN], np.float64)
+            scores |= doubted(probability, rows) | {"inducing": _packed(rows.pixels(z))}
+        return probability, scores
 
     def _epoch(self, num_rows: int) -> int:
         """Steps that see as many rows as there are."""
@@ -120,10 +141,10 @@ class Cell(cells.Cell):
         import jax.random as jr
 
         from nashgp import growth, recipes
-        from nashgp.engines import NaturalGradient, PaperGame
+        from nashgp.engines import SGHMC, NaturalGradient, PaperGame
 
         num_steps = self.epochs * self._epoch(len(data))
-        options = {"batch_size": self.batch_size}
+        options: dict[str, Any] = {"batch_size": self.batch_size}
 
         def natural(num_steps: int) -> growth.Stage:
             engine = NaturalGradient(
@@ -141,6 +162,17 @@ class Cell(cells.Cell):
                 **dict.fromkeys(("noise_dim", "width", "discriminator_width"), self.hidden_dim),
             )
             return growth.Stage(game, num_steps, options).run(key, start, data)
+        if self.engine == "sghmc":
+            burn_in = round(BURN_IN * num_steps)
+            sampler = SGHMC(
+                self.learning_rate,
+                burn_in=burn_in,
+                spacing=max(1, (num_steps - burn_in) // self.num_mixture),
+                num_draws=self.num_mixture,
+                num_samples=self.num_samples,
+            )
+            options["num_kept"] = self.num_mixture
+            return growth.Stage(sampler, num_steps, options).run(key, start, data)
         mixed = round(ANCHORED_SHARE * num_steps) if self.engine == "anchored" else 0
         outcome = natural(num_steps - mixed).run(key, start, data)
         if not mixed or self.depth == 1:
@@ -162,6 +194,7 @@ class Pixels:
     y_test: np.ndarray
     shift: np.ndarray
     unit: float
+    shape: tuple[int, ...]  # of a picture
 
     @classmethod
     def load(cls, name: str, num_rows: int, num_test: int) -> "Pixels":
@@ -175,10 +208,14 @@ class Pixels:
         squares = np.einsum("nd,nd->d", x, x, dtype=np.float64) / len(x)
         unit = float(np.sqrt(np.mean(squares - shift**2)))
         y, y_test = images.y_train[:num_rows].astype(int), images.y_test[:num_test].astype(int)
-        return cls(x, y, x_test, y_test, shift, unit)
+        return cls(x, y, x_test, y_test, shift, unit, images.x_train.shape[1:])
 
     def scaled(self, x: np.ndarray, dtype: str) -> np.ndarray:
         return ((x - self.shift) / self.unit).astype(dtype)
+
+    def pixels(self, inputs: np.ndarray) -> np.ndarray:
+        """Inputs of the model as bytes again."""
+        return np.clip(np.rint(inputs * self.unit + self.shift), 0, 255).astype(np.uint8)
 
 
 def score(probability: np.ndarray, label: np.ndarray) -> cells.Scores:
@@ -192,6 +229,47 @@ def score(probability: np.ndarray, label: np.ndarray) -> cells.Scores:
         "brier": metrics.brier(probability, label),
         "ece": metrics.expected_calibration_error(probability, label),
     }
+
+
+def reliability(probability: np.ndarray, label: np.ndarray) -> cells.Scores:
+    """Counts for figures: labels by winners, and rows and hits by how sure the winner is."""
+    winner, sure = np.argmax(probability, axis=1), np.max(probability, axis=1)
+    confusion = np.zeros((NUM_CLASSES, NUM_CLASSES), int)
+    np.add.at(confusion, (label, winner), 1)
+    bins = np.minimum((sure * NUM_BINS).astype(int), NUM_BINS - 1)
+    count = np.bincount(bins, minlength=NUM_BINS)
+    mean = np.bincount(bins, sure, minlength=NUM_BINS) / np.maximum(count, 1)
+    right = np.bincount(bins, winner == label, minlength=NUM_BINS) / np.maximum(count, 1)
+    return {
+        "confusion": confusion.tolist(),
+        "bin_count": count.tolist(),
+        "bin_sure": mean.round(4).tolist(),
+        "bin_right": right.round(4).tolist(),
+    }
+
+
+def doubted(probability: np.ndarray, rows: "Pixels") -> cells.Scores:
+    """The test rows with the largest entropy: pixels, label, and the two classes they may be."""
+    entropy = -np.sum(probability * np.log(np.maximum(probability, 1e-300)), axis=1)
+    some = np.argsort(-entropy)[:NUM_DOUBTED]
+    best = np.argsort(-probability[some], axis=1)[:, :2]
+    return {
+        "picture": rows.shape,
+        "doubted": _packed(rows.x_test[some]),
+        "doubted_label": rows.y_test[some].tolist(),
+        "doubted_class": best.tolist(),
+        "doubted_probability": np.take_along_axis(probability[some], best, 1).round(3).tolist(),
+    }
+
+
+def _packed(pixels: np.ndarray) -> str:
+    """Bytes as text, a fifth of what a list of numbers takes."""
+    return base64.b64encode(pixels.tobytes()).decode()
+
+
+def _unpacked(text: str, shape: Sequence[int]) -> np.ndarray:
+    """Pictures [K, side, side] of grey or [K, side, side, 3] of colours."""
+    return np.frombuffer(base64.b64decode(text), np.uint8).reshape(-1, *shape)
 
 
 STUDY = cells.Study(
@@ -219,4 +297,60 @@ STUDY = cells.Study(
     label=lambda cell: f"{cell.set} {cell.engine} depth {cell.depth}",
     keep=lambda cell: cell.engine not in BASELINES or cell.depth == 1,
 )
-add_arguments, main = STUDY.add_arguments, STUDY.main
+add_arguments = STUDY.add_arguments
+
+
+def main(options: argparse.Namespace) -> int:
+    """Fit what is missing, print the table and draw the figures."""
+    status = STUDY.main(options)
+    results = STUDY.folder(options)
+    cells.save_figures(figures(results), results)
+    return status
+
+
+def label(cell: Any) -> str:
+    """A method as tables and figures name it."""
+    if cell["engine"] in BASELINES:
+        return cell["engine"]
+    return f"{cell['engine']} {cell['depth']}"
+
+
+def figures(results: Path, *, stacked: bool = False) -> dict[str, "Figure"]:
+    """Inducing inputs, mistakes, reliability and the most doubtful rows of each set of images."""
+    from nashgp.experiments import plots
+
+    made = {}
+    records = [r for r in cells.scored(results) if "bin_count" in r["scores"]]
+    for name in dict.fromkeys(r["cell"]["set"] for r in records):
+        of = [r for r in records if r["cell"]["set"] == name and r["cell"]["split"] == 0]
+        of.sort(key=lambda r: (ENGINES.index(r["cell"]["engine"]), -r["cell"]["depth"]))
+        shown = next((r for r in of if "inducing" in r["scores"]), None)
+        if shown is None:
+            continue
+        scores, classes = shown["scores"], CLASSES[name]
+        captions = [
+            f"{classes[own]}\n{classes[a]} {p:.2f}\n{classes[b]} {q:.2f}"
+            for own, (a, b), (p, q) in zip(
+                scores["doubted_label"],
+                scores["doubted_class"],
+                scores["doubted_probability"],
+                strict=True,
+            )
+        ]
+        bins = {
+            label(r["cell"]): np.array(
+                [r["scores"][f"bin_{part}"] for part in ("sure", "right", "count")]
+            )
+            for r in of
+        }
+        seen = plots.Classified(
+            f"{name}: {label(shown['cell'])}",
+            classes,
+            _unpacked(scores["inducing"], scores["picture"]),
+            np.array(scores["confusion"]),
+            bins,
+            _unpacked(scores["doubted"], scores["picture"]),
+            captions,
+        )
+        made[name] = plots.classified(seen, stacked=stacked)
+    return made

@@ -601,3 +601,84 @@ def half_face(of: Faces, shape: tuple[int, int] = (28, 20)) -> Figure:
     names = "what is seen, the face, and a completion from each mode"
     _strip(figure.add_subplot(grid[1, :]), [seen, of.truth, *of.completed], shape, names)
     return figure
+
+
+# ---- classes --------------------------------------------------------------------------------
+
+
+class Classified(NamedTuple):
+    """What a classifier of images learned, how far it is right, and where it does not know."""
+
+    title: str
+    classes: Sequence[str]
+    inducing: Int[np.ndarray, "K H W *colours"]
+    confusion: Int[np.ndarray, "C C"]
+    bins: Mapping[str, Float[np.ndarray, "3 B"]]  # how sure, how often right, how many rows
+    doubted: Int[np.ndarray, "J H W *colours"]
+    captions: Sequence[str]  # of the doubted
+
+
+@_styled
+def classified(of: Classified, *, stacked: bool = False) -> Figure:
+    """Inducing images, mistakes by class, reliability, and the images most in doubt."""
+    height = 10.4 if stacked else 5.6
+    figure = Figure(figsize=(NARROW if stacked else WIDE, height), layout="constrained")
+    names = (
+        [["inducing"], ["mistakes"], ["sure"], ["doubted"]]
+        if stacked
+        else [["inducing", "mistakes", "sure"], ["doubted"] * 3]
+    )
+    ratios = [3.0, 4.0, 3.2, 3.0] if stacked else [2.1, 1.0]
+    panels = figure.subplot_mosaic(names, height_ratios=ratios)
+    _tiles(panels["inducing"], of.inducing, 4)
+    panels["inducing"].set_title(f"{of.title}, inducing images")
+    _mistakes(panels["mistakes"], of.classes, of.confusion)
+    _reliability(panels["sure"], of.bins)
+    columns = len(of.doubted) // 2 if stacked else len(of.doubted)
+    _tiles(panels["doubted"], of.doubted, columns, of.captions)
+    panels["doubted"].set_title("test images with the most entropy: label, and two probabilities")
+    return figure
+
+
+def _tiles(axes: Axes, images: np.ndarray, columns: int, captions: Sequence[str] = ()) -> None:
+    """Images in rows of `columns`, each over its caption."""
+    rows, (high, wide) = -(-len(images) // columns), images.shape[1:3]
+    below = 0.62 * high if captions else 1.0
+    for number, image in enumerate(images):
+        row, column = divmod(number, columns)
+        left, top = column * (wide * (1.25 if captions else 1.05)), row * (high + below)
+        box = (left, left + wide, top + high, top)
+        axes.imshow(image, cmap="gray", vmin=0, vmax=255, extent=box)
+        if captions:
+            at = left + wide / 2, top + 1.05 * high
+            axes.text(*at, captions[number], ha="center", va="top", fontsize=6.5)
+    step = 1.25 if captions else 1.05
+    axes.set(xlim=(0, (columns - 1) * wide * step + wide), ylim=(rows * (high + below), 0))
+    axes.set_aspect("equal")
+    axes.axis("off")
+
+
+def _mistakes(axes: Axes, classes: Sequence[str], confusion: Int[np.ndarray, "C C"]) -> None:
+    """Counts of wrong labels; the diagonal is left blank, or nothing else could be seen."""
+    wrong = np.where(np.eye(len(confusion), dtype=bool), 0, confusion)
+    axes.imshow(wrong, cmap="Blues")
+    for (row, column), count in np.ndenumerate(wrong):
+        if count:
+            colour = "white" if count > 0.6 * wrong.max() else INK
+            axes.text(column, row, count, ha="center", va="center", fontsize=5.5, color=colour)
+    ticks = np.arange(len(classes))
+    axes.set_xticks(ticks, classes, rotation=90 if max(map(len, classes)) > 1 else 0, fontsize=7)
+    axes.set_yticks(ticks, classes, fontsize=7)
+    rate = 1.0 - np.trace(confusion) / np.sum(confusion)
+    axes.set(title=f"mistakes, {rate:.1%} in all", xlabel="predicted", ylabel="label")
+
+
+def _reliability(axes: Axes, bins: Mapping[str, Float[np.ndarray, "3 B"]]) -> None:
+    """How often the winner is right against how sure it is; bins of few rows are left out."""
+    axes.plot([0, 1], [0, 1], color=MUTED, lw=0.8)
+    for (name, colour), mark in zip(colours(list(bins)).items(), MARKERS * 3, strict=False):
+        sure, right, count = bins[name]
+        some = count >= 20
+        axes.plot(sure[some], right[some], color=colour, marker=mark, ms=3, lw=1.0, label=name)
+    axes.set(title="reliability", xlabel="how sure", ylabel="how often right")
+    axes.legend(fontsize=6.5)

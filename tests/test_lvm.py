@@ -1,5 +1,6 @@
 """The latent variable model as a user meets it."""
 
+import copy
 import pickle
 
 import numpy as np
@@ -92,6 +93,32 @@ def test_missing_entries_are_drawn_and_observed_ones_stay(fitted):
         assert (high - low) / 3.3 < 0.3 < np.std(row[2])
     full = model.reconstruct(new[:3], 3)
     np.testing.assert_array_equal(full, np.tile(new[:3, :, None], (1, 1, 3)))
+
+
+@pytest.mark.parametrize("tail", [np.inf, 3.0])
+def test_a_hidden_entry_has_the_law_that_the_rest_of_its_row_leaves_it(fitted, tail):
+    """A row off the curve: by a grid of latents for a grid of values, and by draws."""
+    model, new = copy.copy(fitted[0]).set_params(tail=tail), fitted[1]
+    part = new[[12]].copy()
+    part[0, [0, 3]] += [1.0, -1.0]  # seven deviations of the noise
+    part[0, 4] = np.nan
+    value = np.linspace(-30.0, 50.0, 401)
+    every = np.tile(part, (len(value), 1))
+    every[:, 4] = value
+    grid = np.linspace(-5.0, 5.0, 501)[:, None]
+
+    def evidence(rows):
+        return logsumexp(model.latent_log_density(rows, grid), axis=1)
+
+    density = np.exp(evidence(every) - evidence(part))
+    cdf = np.cumsum(density) * (value[1] - value[0])
+    assert cdf[-1] == pytest.approx(1.0, abs=0.01)
+    drawn = model.reconstruct(part, 2_000)[0, 4]
+    for level in (0.1, 0.25, 0.5, 0.75, 0.9):
+        share = np.mean(drawn < np.interp(level, cdf, value))
+        assert share == pytest.approx(level, abs=0.05)
+    low, high = np.interp([0.1, 0.9], cdf, value)
+    assert high - low > (0.9 if np.isfinite(tail) else 0.0)  # 2.6 deviations are 0.4
 
 
 @pytest.mark.slow

@@ -2,10 +2,13 @@
 
     p(x | y_O) ∝ N(x | 0, I) 1/S Σ_s Π_{q ∈ O} N(y_q | m_sq(x), v_sq(x) + σ²)
 
-over the draws of the functions. Newton climbs from several starts; a Gaussian around each summit
-makes a proposal, and weights correct what the Gaussians get wrong.
+over the draws of the functions. With a finite `tail` ν all deviations of a row are multiplied by
+one number s of its own, `1/s² ~ Gamma(ν/2, ν/2)`, and the product becomes a multivariate Student-t:
+what is seen of a row tells how far the rest can be believed. Newton climbs from several starts; a
+Gaussian around each summit makes a proposal, and weights correct what the Gaussians get wrong.
 """
 
+import math
 from typing import NamedTuple
 
 import equinox as eqx
@@ -13,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jax.scipy.special import logsumexp
+from jax.scipy.special import gammaln, logsumexp
 from jaxtyping import Array, Float, Int
 
 from nashgp import predict
@@ -82,6 +85,7 @@ def log_posterior(
     y: Table,
     *,
     num_samples: int = 20,
+    tail: float = np.inf,
 ) -> Float[np.ndarray, "N K"]:
     """`log p(x, y_O)` of every row at each of K latents; NaN is a missing entry.
 
@@ -89,14 +93,26 @@ def log_posterior(
     """
     dtype = dtype_of(fitted)
     known = (jnp.asarray(part, dtype) for part in _observed(y))
-    summary, (functions, _) = eqx.Partial(_log_densities, *known), jr.split(key)
+    summary, (functions, _) = eqx.Partial(_log_densities, *known, tail), jr.split(key)
     density = predict.summarise(summary, functions, fitted, points, num_samples=num_samples)
     prior = -0.5 * np.sum(points**2 + np.log(2.0 * np.pi), axis=1)
     return prior[None] + np.asarray(density, np.float64).T
 
 
+def _log_law(
+    square: Float[Array, "*S"], log_det: Float[Array, "*S"], num: Float[Array, "*#S"], tail: float
+) -> Float[Array, "*S"]:
+    """`log N` or the log density of a Student-t, from `Σ (y - m)²/v`, `Σ log v` and the entries."""
+    if np.isinf(tail):
+        return -0.5 * (square + log_det + num * jnp.log(2.0 * jnp.pi).astype(square.dtype))
+    ends = (
+        gammaln(0.5 * (tail + num)) - math.lgamma(0.5 * tail) - 0.5 * num * math.log(tail * math.pi)
+    )
+    return ends - 0.5 * log_det - 0.5 * (tail + num) * jnp.log1p(square / tail)
+
+
 def _log_densities(
-    y: Float[Array, "N Q"], seen: Float[Array, "N Q"], mixture: AbstractMixture
+    y: Float[Array, "N Q"], seen: Float[Array, "N Q"], tail: float, mixture: AbstractMixture
 ) -> Float[Array, "K N"]:
     """Log density of every row at every latent: the square is opened, so that no pair is made."""
 
@@ -105,24 +121,27 @@ def _log_densities(
     ) -> tuple[None, Float[Array, "K N"]]:
         mean, variance = draw
         precision = 1.0 / variance
-        alone = mean**2 * precision + jnp.log(2.0 * jnp.pi * variance)
-        square = precision @ (y**2).T - 2.0 * (mean * precision) @ y.T + alone @ seen.T
-        return carry, -0.5 * square
+        square = precision @ (y**2).T - 2.0 * (mean * precision) @ y.T
+        square = jnp.maximum(square + (mean**2 * precision) @ seen.T, 0.0)  # rounding
+        log_det = jnp.log(variance) @ seen.T
+        return carry, _log_law(square, log_det, jnp.sum(seen, axis=1)[None], tail)
 
     each = jax.lax.scan(one, None, mixture.components())[1]
     return logsumexp(each, axis=0) - jnp.log(1.0 * len(each)).astype(y.dtype)
 
 
 @scoped
-def find_summits(key: Key, fitted: Fitted, y: Table, *, num_samples: int = 20) -> Summits:
+def find_summits(
+    key: Key, fitted: Fitted, y: Table, *, num_samples: int = 20, tail: float = np.inf
+) -> Summits:
     """Modes of the posterior of every row's latent; NaN is a missing entry."""
     functions, _ = jr.split(key)
     points = _candidates(fitted)
-    log_p = log_posterior(key, fitted, points, y, num_samples=num_samples)
+    log_p = log_posterior(key, fitted, points, y, num_samples=num_samples, tail=tail)
     starts = points[_spread_starts(points, log_p, NUM_STARTS)]
 
     def climb(x: Array, y: Array, seen: Array) -> Summits:
-        return _climb(functions, fitted, x, y, seen, num_samples)
+        return _climb(functions, fitted, x, y, seen, num_samples, tail)
 
     # Curvatures keep about eight arrays of that size.
     size = predict.rows_at_once(8 * num_samples * _widest(fitted) * NUM_STARTS)
@@ -138,12 +157,13 @@ def log_joint(
     y: Table,
     *,
     num_samples: int = 20,
+    tail: float = np.inf,
 ) -> Float[np.ndarray, "N J"]:
     """`log p(x, y_O)` of every row at latents of its own; NaN is a missing entry."""
     functions, _ = jr.split(key)
 
     def joint(x: Array, y: Array, seen: Array) -> Array:
-        return _joint(functions, fitted, x, y, seen, num_samples)
+        return _joint(functions, fitted, x, y, seen, num_samples, tail)
 
     size = predict.rows_at_once(num_samples * _widest(fitted) * x.shape[1])
     found = predict.over_rows(joint, (x, *_observed(y)), dtype_of(fitted), size)
@@ -151,11 +171,20 @@ def log_joint(
 
 
 @scoped
-def place(key: Key, fitted: Fitted, y: Table, *, num: int = 200, num_samples: int = 20) -> Placed:
+def place(
+    key: Key,
+    fitted: Fitted,
+    y: Table,
+    *,
+    num: int = 200,
+    num_samples: int = 20,
+    tail: float = np.inf,
+) -> Placed:
     """Weighted draws of the latent of every row; NaN is a missing entry."""
     _, draw = jr.split(key)
-    x, log_q = _propose(draw, find_summits(key, fitted, y, num_samples=num_samples), num)
-    log_p = log_joint(key, fitted, np.asarray(x), y, num_samples=num_samples)
+    summits = find_summits(key, fitted, y, num_samples=num_samples, tail=tail)
+    x, log_q = _propose(draw, summits, num)
+    log_p = log_joint(key, fitted, np.asarray(x), y, num_samples=num_samples, tail=tail)
     log_w = log_p - np.asarray(log_q, np.float64)
     largest = np.max(log_w, axis=1, keepdims=True)
     weight = np.exp(log_w - largest)
@@ -173,6 +202,7 @@ def complete(
     *,
     random: np.random.Generator,
     num_samples: int = 20,
+    tail: float = np.inf,
 ) -> Table:
     """A draw of all entries of each row at its latent, given those that are not NaN.
 
@@ -181,23 +211,31 @@ def complete(
     """
     level, noise = random.uniform(size=(len(y), 1)), random.normal(size=y.shape)
     functions, _ = jr.split(key)
-    others = (*_observed(y), level, noise)
-    return predict.summarise(_complete, functions, fitted, x, *others, num_samples=num_samples)
+    known, seen = _observed(y)
+    if np.isfinite(tail):  # the row's own scale, but for what its entries say of it
+        freedom = tail + np.sum(seen, axis=1, keepdims=True)
+        noise *= np.sqrt(freedom / random.chisquare(freedom))
+    others, law = (known, seen, level, noise), eqx.Partial(_complete, tail)
+    return predict.summarise(law, functions, fitted, x, *others, num_samples=num_samples)
 
 
 def _complete(
+    tail: float,
     mixture: AbstractMixture,
     y: Float[Array, "N Q"],
     seen: Float[Array, "N Q"],
     level: Float[Array, "N 1"],
     noise: Float[Array, "N Q"],
 ) -> Float[Array, "N Q"]:
-    mean, variance = mixture.components()
-    terms = (y[None] - mean) ** 2 / variance + jnp.log(variance)
-    share = jax.nn.softmax(-0.5 * jnp.sum(seen[None] * terms, axis=2), axis=0)
+    (mean, variance), (each, square) = mixture.components(), _log_each(mixture, y, seen, tail)
+    share = jax.nn.softmax(each, axis=0)
     pick = jnp.sum(level[:, 0][None] > jnp.cumsum(share[:-1], axis=0), axis=0)
     rows = jnp.arange(len(y))
-    return mean[pick, rows] + jnp.sqrt(variance[pick, rows]) * noise
+    spread = jnp.sqrt(variance[pick, rows])
+    if np.isfinite(tail):  # (ν + Σ (y - m)²/v) / (ν + |O|): how much wider what is seen was
+        told = (tail + square[pick, rows]) / (tail + jnp.sum(seen, axis=1))
+        spread *= jnp.sqrt(told)[:, None]
+    return mean[pick, rows] + spread * noise
 
 
 def _observed(y: Table) -> tuple[Table, Table]:
@@ -246,6 +284,7 @@ def _joint(
     y: Float[Array, "N Q"],
     seen: Float[Array, "N Q"],
     num_samples: int,
+    tail: float,
 ) -> Float[Array, "N J"]:
     """`log p(x, y_O)` of several latents for each row."""
     num = x.shape[1]
@@ -253,8 +292,20 @@ def _joint(
     y, seen = (jnp.repeat(part, num, axis=0) for part in (y, seen))
     moments = fitted.posterior.marginals(key, fitted.model, flat, num_samples)
     mixture = Mixture(moments.mean, moments.variance, fitted.model.likelihood)
+    each = _log_each(mixture, y, seen, tail)[0]
+    density = logsumexp(each, axis=0) - jnp.log(1.0 * num_samples).astype(each.dtype)
     prior = -0.5 * jnp.sum(flat**2 + jnp.log(2.0 * jnp.pi), axis=1)
-    return (mixture.log_density(y, seen) + prior).reshape(-1, num)
+    return (density + prior).reshape(-1, num)
+
+
+def _log_each(
+    mixture: AbstractMixture, y: Float[Array, "N Q"], seen: Float[Array, "N Q"], tail: float
+) -> tuple[Float[Array, "S N"], Float[Array, "S N"]]:
+    """Log density of the observed entries of each row under each draw, and their squares."""
+    mean, variance = mixture.components()
+    square = jnp.sum(seen[None] * (y[None] - mean) ** 2 / variance, axis=2)
+    log_det = jnp.sum(seen[None] * jnp.log(variance), axis=2)
+    return _log_law(square, log_det, jnp.sum(seen, axis=1)[None], tail), square
 
 
 @eqx.filter_jit
@@ -265,11 +316,12 @@ def _climb(
     y: Float[Array, "N Q"],
     seen: Float[Array, "N Q"],
     num_samples: int,
+    tail: float,
 ) -> Summits:
     """Newton with damping: eigenvalues of the curvature by their size, so every step is uphill."""
 
     def value(x: Float[Array, "N C D"]) -> Float[Array, "N C"]:
-        return _joint(key, fitted, x, y, seen, num_samples)
+        return _joint(key, fitted, x, y, seen, num_samples, tail)
 
     slope = jax.grad(lambda x: jnp.sum(value(x)))
 

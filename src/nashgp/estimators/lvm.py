@@ -69,6 +69,7 @@ class DeepGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SavedEstimato
         learning_rate: float = LEARNING_RATE,
         num_mixture: int = 20,
         num_draws: int = 200,
+        tail: float = np.inf,
         dtype: str = "float64",
         random_state: int | np.random.RandomState | None = None,
         progress: bool = False,
@@ -86,6 +87,7 @@ class DeepGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SavedEstimato
         self.learning_rate = learning_rate
         self.num_mixture = num_mixture
         self.num_draws = num_draws
+        self.tail = tail
         self.dtype = dtype
         self.random_state = random_state
         self.progress = progress
@@ -120,6 +122,7 @@ class DeepGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SavedEstimato
         if self.num_inducing is not None and self.num_inducing != "auto":
             at_least_one("num_inducing", self.num_inducing, otherwise='"auto" or None')
         inside("learning_rate", self.learning_rate, lambda r: 0.0 < r < np.inf, "above 0")
+        inside("tail", self.tail, lambda t: t > 0.0, "above 0")
 
     def _measure(self, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Centre and unit of every column."""
@@ -222,9 +225,7 @@ class DeepGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SavedEstimato
         On a grid, up to a constant, the posterior of a row's latent itself.
         """
         table, points = self._rows(X), rows.latents(points, self.latent_dim)
-        found = placing.log_posterior(
-            self.key_, self.fitted_, points, table, num_samples=self.num_mixture
-        )
+        found = placing.log_posterior(self.key_, self.fitted_, points, table, **self._law)
         return found - self._log_units(table)[:, None]
 
     def score_samples(self, X: Rows) -> np.ndarray:
@@ -247,9 +248,12 @@ class DeepGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SavedEstimato
         return np.isfinite(table) @ np.log(self.unit_)
 
     def _place(self, table: np.ndarray) -> Placed:
-        return placing.place(
-            self.key_, self.fitted_, table, num=self.num_draws, num_samples=self.num_mixture
-        )
+        return placing.place(self.key_, self.fitted_, table, num=self.num_draws, **self._law)
+
+    @property
+    def _law(self) -> dict[str, Any]:
+        """What the law of a new row's entries depends on, beside the fit."""
+        return {"num_samples": self.num_mixture, "tail": float(self.tail)}
 
     # ---- and back -----------------------------------------------------------------------------
 
@@ -274,7 +278,7 @@ class DeepGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SavedEstimato
         latents = self._place(table).sample(random, n_samples).reshape(-1, self.latent_dim)
         again = np.tile(table, (n_samples, 1))
         drawn = placing.complete(
-            self.key_, self.fitted_, latents, again, random=random, num_samples=self.num_mixture
+            self.key_, self.fitted_, latents, again, random=random, **self._law
         )
         whole = self.centre_ + self.unit_ * np.asarray(drawn, np.float64)
         whole = np.moveaxis(whole.reshape(n_samples, *table.shape), 0, 2)

@@ -39,8 +39,11 @@ NUM_BINS = 15  # of a reliability diagram, as of the calibration error
 NUM_SHOWN, NUM_DOUBTED = 16, 8  # pictures: inducing inputs, and test rows with the most entropy
 CLASSES = {
     "mnist": [str(digit) for digit in range(10)],
-    "fashion": "T-shirt trouser pullover dress coat sandal shirt sneaker bag boot".split(),
-    "cifar10": "plane car bird cat deer dog frog horse ship truck".split(),
+    "fashion": [
+        *("T-shirt", "trouser", "pullover", "dress", "coat"),
+        *("sandal", "shirt", "sneaker", "bag", "boot"),
+    ],
+    "cifar10": ["plane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"],
 }
 
 

@@ -18,6 +18,8 @@ import jax.random as jr
 import joblib
 import numpy as np
 import pytest
+from scipy.stats import multivariate_t
+from sklearn.decomposition import PCA
 
 from nashgp import datasets
 from nashgp.errors import InputError, NumericalError
@@ -334,6 +336,20 @@ def test_faces_are_mapped_completed_and_drawn(monkeypatch, tmp_path):
     assert scores["anchored"]["faces_judged"] == 4
     assert 0.0 <= scores["anchored"]["jsd_implicit"] < np.log(2.0)
     assert all((folder / f"{name}-0.png").stat().st_size > 10_000 for name in ("map", "half"))
+
+
+def test_hidden_halves_by_pca_have_a_student_t(monkeypatch):
+    """Joint over marginal, as SciPy has them."""
+    monkeypatch.setattr(freyface, "NUM_HIDDEN", 3)
+    rows = np.random.default_rng(0).normal(size=(50, 7)) @ np.diag(np.arange(1.0, 8.0))
+    found, _ = freyface.Cell("freyface", 0, "pca", tail=4.0)._pca(rows[:40], rows[40:])
+    fit = PCA(2).fit(rows[:40])
+    mean, covariance = fit.mean_, fit.get_covariance()
+    whole = multivariate_t(mean, covariance, df=4.0).logpdf(rows[40:])
+    seen = multivariate_t(mean[:4], covariance[:4, :4], df=4.0).logpdf(rows[40:, :4])
+    np.testing.assert_allclose(found.log_density, whole - seen, rtol=1e-4)
+    normal, _ = freyface.Cell("freyface", 0, "pca", tail=1e9)._pca(rows[:40], rows[40:])
+    np.testing.assert_allclose(normal.log_density, found.log_normal, rtol=1e-4)
 
 
 def test_draws_of_a_posterior_on_a_grid_are_at_its_floor():

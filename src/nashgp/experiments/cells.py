@@ -299,6 +299,7 @@ COLUMNS = {  # heading -> key of a score
     "spread": "rank_spread",
     "parameters": "parameters",
     "MLL mm": "mll_moment_matched",
+    "MLL normal": "mll_normal",
     "train MLL": "train_mll",
     "RMSE": "rmse",
     "CRPS": "crps",

@@ -46,9 +46,9 @@ class DeepGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SavedEstimato
     NaN in `X` is a missing entry, in `fit` and everywhere else; a row may miss all of them, and its
     latent is then the prior. Columns are centred and divided by one number for all, or by one for
     each with `standardize`. With `num_inducing=None` there are no inducing variables, at a cost of
-    N³ in each step; "auto" does so for few rows. A finite `tail` gives each new row a noise scale of
-    its own, as if all its entries were one draw of a Student-t with so many degrees of freedom:
-    where rows may be unlike those of the fit, what is seen of one tells how far to believe the rest.
+    N³ in each step; "auto" does so for few rows. A finite `tail` gives each new row a noise scale
+    of its own, as if all its entries were one draw of a Student-t with so many degrees of freedom:
+    where rows may be unlike those of the fit, what is seen of one tells how far to believe it.
     """
 
     n_features_in_: int  # set by scikit-learn's validation

@@ -6,10 +6,10 @@ The first 1,000 images of the film are mapped; in the others the lower half is h
 method is scored on it: mean log density of a hidden pixel given the upper half, and RMSE of the
 mean, in grey levels. `anchored` and `gaussian` are both a `DeepGPLVM`, by the posterior of its
 latents; the second also has one Gaussian for the latent of a new face, at its highest mode. `pca`
-is probabilistic PCA with as many components, whose conditional is known. With all of them a face
-has a noise scale of its own, which its upper half tells of (`tail` of `DeepGPLVM`): these faces come
-later in the film than those that were mapped, and many are like none of them. `MLL normal` is
-without it.
+is probabilistic PCA with as many components, whose conditional is known. All see pixels that are
+standardised by the mapped faces, and with all of them a face has a noise scale of its own, which
+its upper half tells of (`tail` of `DeepGPLVM`): these faces come later in the film than those that
+were mapped, and many are like none of them. `MLL normal` is without that scale.
 
 The true posterior of a half face's latent is computed on a grid, and two approximations of it are
 compared by draws: the implicit one and one Gaussian. `JSD` is over blocks of the grid, with that of
@@ -75,6 +75,7 @@ class Cell(cells.Cell):
     num_test: int = 965
     every: int = 4
     tail: float = 4.0
+    standardize: bool = True
     dtype: str = "float32"
 
     def check(self) -> None:
@@ -105,8 +106,9 @@ class Cell(cells.Cell):
         from scipy.special import gammaln
         from sklearn.decomposition import PCA
 
-        fit = PCA(2).fit(rows)
-        covariance, centre = fit.get_covariance(), fit.mean_
+        unit = np.std(rows, axis=0) if self.standardize else np.ones(rows.shape[1])
+        fit = PCA(2).fit(rows / unit)
+        covariance, centre = unit[:, None] * fit.get_covariance() * unit, unit * fit.mean_
         u = slice(-NUM_HIDDEN, None)
         o = slice(0, -NUM_HIDDEN)
         gain = np.linalg.solve(covariance[o, o], covariance[o, u]).T
@@ -139,6 +141,7 @@ class Cell(cells.Cell):
             posterior=self.method,
             num_steps=self.num_steps,
             num_mixture=self.num_mixture,
+            standardize=self.standardize,
             tail=self.tail,
             dtype=self.dtype,
             random_state=self.split,
@@ -169,7 +172,7 @@ def one_gaussian(
     each = log_joint(model, x, test) - log_joint(model, x, half)
     density = logsumexp(each, axis=1) - np.log(NUM_DRAWS)
     mean = np.mean([model.inverse_transform(x[:, j]) for j in range(NUM_DRAWS)], axis=0)
-    return density - NUM_HIDDEN * np.log(model.unit_[0]), mean[:, -NUM_HIDDEN:]
+    return density - np.sum(np.log(model.unit_[-NUM_HIDDEN:])), mean[:, -NUM_HIDDEN:]
 
 
 def log_joint(

@@ -34,6 +34,8 @@ NUM_CLASSES = 10
 START_ROWS = 20_000  # that the start looks at: k-means and the skip connections
 ANCHORED_SHARE = 0.3  # of the steps, for the game over the Gaussians
 GAME_RATE = 0.02  # of all players, as published for classes
+SAMPLER_RATE = 0.01  # of what a sampler's burn-in learns beside
+HIDDEN_VARIANCE = 0.01  # hidden layers start near the identity, or their noise would hide the pixels
 BURN_IN = 2 / 3  # share of a sampler's steps before its first draw
 NUM_BINS = 15  # of a reliability diagram, as of the calibration error
 NUM_SHOWN, NUM_DOUBTED = 16, 8  # pictures: inducing inputs, and test rows with the most entropy
@@ -58,7 +60,7 @@ class Cell(cells.Cell):
     epochs: int = 20
     batch_size: int = 256
     num_samples: int = 1
-    learning_rate: float = 0.01
+    learning_rate: float = 0.06
     num_rows: int = 60_000  # at most, of the training rows
     num_test: int = 10_000
     num_mixture: int = 20
@@ -112,6 +114,7 @@ class Cell(cells.Cell):
             self.hidden_dim,
             self.num_inducing,
             likelihood=RobustMax(NUM_CLASSES),
+            hidden_variance=HIDDEN_VARIANCE,
             shared=True,
         )
         inputs = rows.scaled(rows.x[some], "float64")
@@ -168,7 +171,7 @@ class Cell(cells.Cell):
         if self.engine == "sghmc":
             burn_in = round(BURN_IN * num_steps)
             sampler = SGHMC(
-                self.learning_rate,
+                SAMPLER_RATE,
                 burn_in=burn_in,
                 spacing=max(1, (num_steps - burn_in) // self.num_mixture),
                 num_draws=self.num_mixture,

@@ -57,6 +57,20 @@ class Projection(AbstractMean):
         return x @ self.weight.value
 
 
+class Learned(AbstractMean):
+    """`m(x) = x (W + s Δ)`: a projection that training moves, in small strides of s.
+
+    The entries of `W` are small beside those of kernels, which Adam moves at the same rate.
+    """
+
+    first: Frozen
+    moved: Float[Array, "Din Dout"]
+    stride: float = eqx.field(static=True, default=0.02)
+
+    def __call__(self, x: Float[Array, "N Din"]) -> Float[Array, "N Dout"]:
+        return x @ (self.first.value + self.stride * self.moved)
+
+
 class Linear(AbstractMean):
     """`m(x) = x W + b`, trained."""
 
@@ -72,17 +86,20 @@ class Linear(AbstractMean):
         return x @ self.weight + self.bias[None, :]
 
 
-def skip(inputs: Float[np.ndarray, "N Din"], num_outputs: int) -> AbstractMean:
-    """The paper's frozen skip connection of a hidden layer.
+def skip(
+    inputs: Float[np.ndarray, "N Din"], num_outputs: int, *, learned: bool = False
+) -> AbstractMean:
+    """The paper's frozen skip connection of a hidden layer, or one that starts there.
 
     The identity when the widths agree, the identity padded with zeros when the output is wider,
     and otherwise a projection on the leading right singular vectors of the rows seen by the layer.
     """
     width = inputs.shape[1]
-    if num_outputs == width:
+    if num_outputs == width and not learned:
         return Identity()
-    if num_outputs > width:
+    if num_outputs >= width:
         weight = np.eye(width, num_outputs)
     else:
         weight = np.linalg.svd(inputs, full_matrices=len(inputs) < width)[2][:num_outputs].T
-    return Projection(Frozen(jnp.asarray(weight, dtype=float)))
+    first = Frozen(jnp.asarray(weight, dtype=float))
+    return Learned(first, jnp.zeros_like(first.array)) if learned else Projection(first)

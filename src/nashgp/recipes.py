@@ -100,7 +100,8 @@ class Config:
     layer's input width; hidden layers may have another. `offset` is where the prior mean of the
     last layer starts, a constant that is then learned. Hidden layers may have fewer inducing
     inputs, `hidden_inducing`; `hidden_scale` and `hidden_variance` say how they start, and with
-    `shared` the outputs of each have one covariance.
+    `shared` the outputs of each have one covariance. With `learned_skip` the skip connections of
+    hidden layers, which the paper freezes, are trained with the kernels.
     """
 
     num_layers: int = 2
@@ -115,6 +116,7 @@ class Config:
     shared: bool = False
     noise: float = 0.1
     hidden_inducing: int | None = None
+    learned_skip: bool = False
 
     def __post_init__(self) -> None:
         for name in ("num_layers", "num_inducing", "hidden_inducing", "hidden_dim"):
@@ -241,7 +243,7 @@ def build(
 ) -> Fitted:
     """A deep GP at its start, with the Gaussian posterior of DSVI.
 
-    Inducing inputs are k-means centres, pushed up through the frozen skip connections;
+    Inducing inputs are k-means centres, pushed up through the skip connections;
     lengthscales start at the distance of a typical row from the mean row, `√D` if standardised.
     """
     likelihood = config.likelihood
@@ -256,7 +258,8 @@ def build(
         layers, h = [], x
         for number, num_outputs in enumerate(widths, start=1):
             last = number == config.num_layers
-            mean = _top_mean(config, num_outputs) if last else means.skip(h, num_outputs)
+            skip = functools.partial(means.skip, learned=config.learned_skip)
+            mean = _top_mean(config, num_outputs) if last else skip(h, num_outputs)
             variance = 1.0 if last else config.hidden_variance
             chosen = config.kernel if last else config.hidden_kernel or config.kernel
             kernel = cast(_kernel(chosen, h, number, variance), dtype)

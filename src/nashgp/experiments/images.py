@@ -30,12 +30,17 @@ if TYPE_CHECKING:
 
 BASELINES = ("logistic", "network")
 ENGINES = ("anchored", "dsvi", "sghmc", "tied", "naive", *BASELINES)
+MODELS = ("paper", "ours")
 NUM_CLASSES = 10
 START_ROWS = 20_000  # that the start looks at: k-means and the skip connections
-ANCHORED_SHARE = 0.3  # of the steps, for the game over the Gaussians
+ANCHORED_SHARE = 1 / 6  # of the steps, for the game over the Gaussians
+MIXED_RATE, NETWORK_RATE = 0.003, 3e-4  # in that game
+NATURAL_RATE = 0.05  # of the last layer, which falls to a tenth of it; the game goes on from there
 GAME_RATE = 0.02  # of all players, as published for classes
 SAMPLER_RATE = 0.01  # of what a sampler's burn-in learns beside
-HIDDEN_VARIANCE = 0.01  # hidden layers start near the identity, or their noise would hide the pixels
+HIDDEN_VARIANCE = (
+    0.01  # hidden layers start near the identity, or their noise would hide the pixels
+)
 BURN_IN = 2 / 3  # share of a sampler's steps before its first draw
 NUM_BINS = 15  # of a reliability diagram, as of the calibration error
 NUM_SHOWN, NUM_DOUBTED = 16, 8  # pictures: inducing inputs, and test rows with the most entropy
@@ -51,13 +56,18 @@ CLASSES = {
 
 @dataclasses.dataclass(frozen=True)
 class Cell(cells.Cell):
-    """The settings of one fit; the paper's game is "tied" or "naive"."""
+    """The settings of one fit; the paper's game is "tied" or "naive".
+
+    The model of the `paper` has the robust-max likelihood and frozen skip connections, `ours` a
+    softmax and skip connections that are learned.
+    """
 
     engine: str = "dsvi"
+    model: str = "paper"
     depth: int = 4
     num_inducing: int = 100
     hidden_dim: int = 98
-    epochs: int = 20
+    epochs: int = 30
     batch_size: int = 256
     num_samples: int = 1
     learning_rate: float = 0.06
@@ -69,6 +79,7 @@ class Cell(cells.Cell):
     def check(self) -> None:
         if self.engine not in ENGINES:
             raise InputError(f"--engines must be of {', '.join(ENGINES)}; got {self.engine}.")
+        cells.check_name("models", self.model, MODELS)
         if self.set not in datasets.IMAGES or datasets.find(self.set) is None:
             datasets.load_images(self.set)  # says what is wrong; reading takes seconds
 
@@ -104,7 +115,7 @@ class Cell(cells.Cell):
 
         from nashgp import predict, recipes
         from nashgp.batch import make_data
-        from nashgp.likelihoods import RobustMax
+        from nashgp.likelihoods import RobustMax, Softmax
 
         labels = rows.y[:, None].astype(np.float64)
         data = make_data(rows.x, labels, dtype=self.dtype, shift=rows.shift, unit=rows.unit)
@@ -113,9 +124,10 @@ class Cell(cells.Cell):
             self.depth,
             self.hidden_dim,
             self.num_inducing,
-            likelihood=RobustMax(NUM_CLASSES),
+            likelihood=(Softmax if self.model == "ours" else RobustMax)(NUM_CLASSES),
             hidden_variance=HIDDEN_VARIANCE,
             shared=True,
+            learned_skip=self.model == "ours",
         )
         inputs = rows.scaled(rows.x[some], "float64")
         start = recipes.build(inputs, 1, config, seed=self.split, dtype=self.dtype)
@@ -152,9 +164,13 @@ class Cell(cells.Cell):
         num_steps = self.epochs * self._epoch(len(data))
         options: dict[str, Any] = {"batch_size": self.batch_size}
 
-        def natural(num_steps: int) -> growth.Stage:
+        def natural(num_steps: int, learning_rate: float, rate: float) -> growth.Stage:
             engine = NaturalGradient(
-                self.learning_rate, self.num_samples, rate=0.05, decay_steps=num_steps
+                learning_rate,
+                self.num_samples,
+                rate=rate,
+                decay_steps=num_steps,
+                network_rate=NETWORK_RATE,
             )
             return growth.Stage(engine, num_steps, options)
 
@@ -180,11 +196,13 @@ class Cell(cells.Cell):
             options["num_kept"] = self.num_mixture
             return growth.Stage(sampler, num_steps, options).run(key, start, data)
         mixed = round(ANCHORED_SHARE * num_steps) if self.engine == "anchored" else 0
-        outcome = natural(num_steps - mixed).run(key, start, data)
+        climb = natural(num_steps - mixed, self.learning_rate, NATURAL_RATE)
+        outcome = climb.run(key, start, data)
         if not mixed or self.depth == 1:
             return outcome
         begin = recipes.anchor(outcome.fitted, whole=False, seed=self.split)
-        return growth.go_on(jr.fold_in(key, 1), outcome, begin, natural(mixed), data)
+        game = natural(mixed, MIXED_RATE, 0.1 * NATURAL_RATE)
+        return growth.go_on(jr.fold_in(key, 1), outcome, begin, game, data)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -283,6 +301,7 @@ STUDY = cells.Study(
     Cell,
     full={
         "sets": ["mnist", "fashion", "cifar10"],
+        "models": list(MODELS),
         "engines": list(ENGINES),
         "depths": [1, 4],
         "splits": [0, 1],
@@ -290,6 +309,7 @@ STUDY = cells.Study(
     },
     quick={
         "sets": ["mnist"],
+        "models": ["paper"],
         "engines": ["dsvi", "logistic"],
         "depths": [1, 2],
         "splits": [0],
@@ -299,9 +319,13 @@ STUDY = cells.Study(
         "num_rows": 5_000,
         "num_test": 1_000,
     },
-    axes=("set", "engine", "depth", "split"),
-    label=lambda cell: f"{cell.set} {cell.engine} depth {cell.depth}",
-    keep=lambda cell: cell.engine not in BASELINES or cell.depth == 1,
+    axes=("set", "model", "engine", "depth", "split"),
+    label=lambda cell: f"{cell.set} {label(dataclasses.asdict(cell))}",
+    keep=lambda cell: (
+        (cell.engine not in BASELINES or (cell.depth, cell.model) == (1, "paper"))
+        and (cell.model == "paper" or cell.engine in ("anchored", "dsvi"))
+        and (cell.engine != "anchored" or cell.depth > 1)  # a game over hidden layers
+    ),
 )
 add_arguments = STUDY.add_arguments
 
@@ -318,7 +342,11 @@ def label(cell: Any) -> str:
     """A method as tables and figures name it."""
     if cell["engine"] in BASELINES:
         return cell["engine"]
-    return f"{cell['engine']} {cell['depth']}"
+    return f"{cell['engine']} {cell['depth']}" + (", ours" if cell["model"] == "ours" else "")
+
+
+def _order(cell: Any) -> tuple[int, int, int]:
+    return ENGINES.index(cell["engine"]), -cell["depth"], MODELS.index(cell["model"])
 
 
 def figures(results: Path, *, stacked: bool = False) -> dict[str, "Figure"]:
@@ -329,7 +357,7 @@ def figures(results: Path, *, stacked: bool = False) -> dict[str, "Figure"]:
     records = [r for r in cells.scored(results) if "bin_count" in r["scores"]]
     for name in dict.fromkeys(r["cell"]["set"] for r in records):
         of = [r for r in records if r["cell"]["set"] == name and r["cell"]["split"] == 0]
-        of.sort(key=lambda r: (ENGINES.index(r["cell"]["engine"]), -r["cell"]["depth"]))
+        of.sort(key=lambda r: _order(r["cell"]))
         shown = next((r for r in of if "inducing" in r["scores"]), None)
         if shown is None:
             continue

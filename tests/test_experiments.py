@@ -465,9 +465,9 @@ def test_images_are_learned_and_scored(monkeypatch, tmp_path):
     made = datasets.Images("mnist", x[:60], y[:60], x[60:], y[60:])
     monkeypatch.setattr(datasets, "load_images", lambda name: made)
     settings = dict(depth=2, num_inducing=6, hidden_dim=3, epochs=4, batch_size=20, num_mixture=4)
-    settings["model"] = "ours"
     for engine in ("dsvi", "sghmc", "logistic"):
         settings["epochs"] = {"sghmc": 100, "dsvi": 20}.get(engine, 4)
+        settings["model"] = "ours" if engine == "dsvi" else "paper"
         cell = work(images.Cell("mnist", 0, engine=engine, **settings), tmp_path)
         scores = json.loads(cell.path(tmp_path).read_text())["scores"]
         assert scores["accuracy"] > 0.9 and scores["mll"] > -1.0  # chance is -2.3

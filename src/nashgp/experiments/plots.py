@@ -628,7 +628,7 @@ def classified(of: Classified, *, stacked: bool = False) -> Figure:
         if stacked
         else [["inducing", "mistakes", "sure"], ["doubted"] * 3]
     )
-    ratios = [3.0, 4.0, 3.2, 3.0] if stacked else [2.1, 1.0]
+    ratios = [3.0, 4.0, 3.2, 3.4] if stacked else [2.1, 1.0]
     panels = figure.subplot_mosaic(names, height_ratios=ratios)
     _tiles(panels["inducing"], of.inducing, 4)
     panels["inducing"].set_title(f"{of.title}, inducing images")
@@ -636,14 +636,14 @@ def classified(of: Classified, *, stacked: bool = False) -> Figure:
     _reliability(panels["sure"], of.bins)
     columns = len(of.doubted) // 2 if stacked else len(of.doubted)
     _tiles(panels["doubted"], of.doubted, columns, of.captions)
-    panels["doubted"].set_title("test images with the most entropy: label, and two probabilities")
+    panels["doubted"].set_title("most in doubt: label, two probabilities")
     return figure
 
 
 def _tiles(axes: Axes, images: np.ndarray, columns: int, captions: Sequence[str] = ()) -> None:
     """Images in rows of `columns`, each over its caption."""
     rows, (high, wide) = -(-len(images) // columns), images.shape[1:3]
-    below = 0.62 * high if captions else 1.0
+    below = 0.85 * high if captions else 1.0
     for number, image in enumerate(images):
         row, column = divmod(number, columns)
         left, top = column * (wide * (1.25 if captions else 1.05)), row * (high + below)

@@ -252,6 +252,24 @@ def test_natural_steps_end_where_the_gradient_vanishes(name, x64):
     assert max(float(jnp.max(jnp.abs(leaf))) for leaf in jax.tree.leaves(slope)) < 1e-3
 
 
+def test_natural_steps_fall_to_a_tenth_of_their_rate(x64):
+    """From one state, the first step of a run and those beyond its end, where the rate is small."""
+    fitted, data = tiny_fitted("bernoulli", num_layers=1), tiny_data("bernoulli")
+    moved = {}
+    for decay_steps in (None, 10):
+        engine = NaturalGradient(learning_rate=0.0, rate=1e-3, decay_steps=decay_steps)
+        start, step = engine.init(jr.key(0), fitted), eqx.filter_jit(engine.step)
+        for taken in (0.0, 5.0, 10.0, 20.0):
+            state = start._replace(taken=jnp.asarray(taken))
+            after, _ = step(jr.key(0), state, data.all())
+            gap = after.last.precision - start.last.precision
+            moved[decay_steps, taken] = float(jnp.linalg.norm(gap))
+    whole = moved[None, 0.0]
+    shares = [moved[10, taken] / whole for taken in (0.0, 5.0, 10.0, 20.0)]
+    np.testing.assert_allclose(shares, [1.0, 0.55, 0.1, 0.1], rtol=1e-2)
+    assert moved[None, 20.0] == pytest.approx(whole)
+
+
 def test_a_stored_posterior_predicts_like_the_sparse_gp(x64):
     """One layer: mean `A E v` and variance `k - Σ A² + Σ (A R)²` plus noise, from dense algebra."""
     x, y, z = rows(20, 2, seed=7), rows(20, 1, seed=8)[:, 0], rows(6, 2, seed=10)

@@ -7,7 +7,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from nashgp.means import Identity, Linear, Projection, Zero, skip
+from nashgp.means import Identity, Learned, Linear, Projection, Zero, skip
 from nashgp.transforms import trainable
 
 DTYPES = ["float32", "float64"]
@@ -45,6 +45,19 @@ def test_a_linear_mean_starts_with_unit_gain():
 def test_a_skip_between_equal_widths_has_no_parameters():
     assert isinstance(skip(rows(), 4), Identity)
     assert jax.tree.leaves(skip(rows(), 4)) == []
+
+
+@pytest.mark.parametrize("num_outputs", [2, 4, 6])
+def test_a_learned_skip_starts_at_the_frozen_one_and_moves_in_small_strides(num_outputs, x64):
+    x = jnp.asarray(rows())
+    frozen, learned = skip(rows(), num_outputs), skip(rows(), num_outputs, learned=True)
+    assert isinstance(learned, Learned)
+    np.testing.assert_allclose(learned(x), frozen(x), atol=1e-13)
+    moves, stays = eqx.partition(learned, trainable(learned))
+    slope = jax.grad(lambda moves: jnp.sum(eqx.combine(moves, stays)(x)))(moves)
+    (only,) = jax.tree.leaves(slope)
+    want = 0.02 * np.sum(rows(), axis=0)[:, None] * np.ones(num_outputs)
+    np.testing.assert_allclose(only, want, rtol=1e-12)
 
 
 @pytest.mark.parametrize("num_outputs", [1, 2, 3])

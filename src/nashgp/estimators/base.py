@@ -164,6 +164,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
     """Settings and life of an estimator; a subclass chooses the likelihood and what to predict."""
 
     _needed = frozenset({"fitted_", "scaling_", "kept_", "seed_", "one_target_"})
+    _usual_rate = LEARNING_RATE
     n_features_in_: int  # set by scikit-learn's validation
     one_target_: bool
 
@@ -559,7 +560,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         self, plan: Plan, num_steps: int, power: float, network_rate: float | None = None
     ) -> Engine:
         paper = self._plays_paper
-        usual = BATCH_RATE if plan.many else LEARNING_RATE
+        usual = BATCH_RATE if plan.many else self._usual_rate
         rate = PAPER_RATE if paper else MIXED_RATE if network_rate else usual
         settings = {
             "learning_rate": float(self.learning_rate or rate),

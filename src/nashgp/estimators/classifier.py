@@ -38,7 +38,8 @@ class DeepGPClassifier(ClassifierMixin, DeepGPEstimator):
     last_layer, power, learning_rate, validation_fraction, num_restarts, num_mixture, warm_start,
     covariance, dtype, random_state, progress, engine_options
         As those of `DeepGPRegressor`. Nothing can be integrated out for classes, so the last layer
-        takes natural gradient steps unless told otherwise, and "auto" power is 0.
+        takes natural gradient steps unless told otherwise, "auto" power is 0, and Adam starts at
+        0.06.
 
     Attributes
     ----------
@@ -60,6 +61,7 @@ class DeepGPClassifier(ClassifierMixin, DeepGPEstimator):
     ['inside', 'outside']
     """
 
+    _usual_rate = 0.06  # on held-out digits of MNIST better than what suits numbers
     classes_: np.ndarray
 
     @no_type_check  # as in the base class

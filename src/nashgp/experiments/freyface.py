@@ -152,11 +152,11 @@ class Cell(cells.Cell):
             density, mean = one_gaussian(model, test, half)
             return Halves(density, one_gaussian(normal, test, half)[0], mean), judged.scores
         mean = np.mean(model.reconstruct(half, NUM_DRAWS), axis=2)[:, -NUM_HIDDEN:]
-        densities = (
+        density, one_noise = (
             each.score_samples(test) - each.score_samples(half) for each in (model, normal)
         )
         shown = panels(model, judged, test[:: self.every], half[:: self.every])
-        return Halves(*densities, mean), judged.scores | shown
+        return Halves(density, one_noise, mean), judged.scores | shown
 
 
 def one_gaussian(

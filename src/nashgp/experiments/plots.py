@@ -623,20 +623,16 @@ def classified(of: Classified, *, stacked: bool = False) -> Figure:
     """Inducing images, mistakes by class, reliability, and the images most in doubt."""
     height = 10.4 if stacked else 5.6
     figure = Figure(figsize=(NARROW if stacked else WIDE, height), layout="constrained")
-    names = (
-        [["inducing"], ["mistakes"], ["sure"], ["doubted"]]
-        if stacked
-        else [["inducing", "mistakes", "sure"], ["doubted"] * 3]
-    )
+    names = "i;m;s;d" if stacked else "ims;ddd"
     ratios = [3.0, 4.0, 3.2, 3.4] if stacked else [2.1, 1.0]
     panels = figure.subplot_mosaic(names, height_ratios=ratios)
-    _tiles(panels["inducing"], of.inducing, 4)
-    panels["inducing"].set_title(f"{of.title}, inducing images")
-    _mistakes(panels["mistakes"], of.classes, of.confusion)
-    _reliability(panels["sure"], of.bins)
+    _tiles(panels["i"], of.inducing, 4)
+    panels["i"].set_title(f"{of.title}, inducing images")
+    _mistakes(panels["m"], of.classes, of.confusion)
+    _reliability(panels["s"], of.bins)
     columns = len(of.doubted) // 2 if stacked else len(of.doubted)
-    _tiles(panels["doubted"], of.doubted, columns, of.captions)
-    panels["doubted"].set_title("most in doubt: label, two probabilities")
+    _tiles(panels["d"], of.doubted, columns, of.captions)
+    panels["d"].set_title("most in doubt: label, two probabilities")
     return figure
 
 

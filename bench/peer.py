@@ -13,6 +13,7 @@ JAX does: otherwise such numbers appear within a few steps and make a step eight
 import argparse
 import json
 import os
+from collections.abc import Callable
 from importlib.metadata import version
 
 import gpytorch
@@ -88,23 +89,33 @@ def prepare(dtype: str) -> None:
     torch.manual_seed(0)
 
 
+def climber(model: Deep, num_rows: int) -> Callable[[torch.Tensor, torch.Tensor], None]:
+    """One step of Adam up the bound, for rows and their targets."""
+    bound = gpytorch.mlls.VariationalELBO(model.likelihood, model, num_rows)
+    objective = gpytorch.mlls.DeepApproximateMLL(bound)
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
+
+    def climb(x: torch.Tensor, target: torch.Tensor) -> None:
+        optimiser.zero_grad()
+        loss = -objective(model(x), target)
+        loss.backward()
+        optimiser.step()
+
+    return climb
+
+
 def measure_pictures(case: Pictures, dtype: str) -> dict[str, object]:
     """Time training steps of Adam on batches, with one draw."""
     prepare(dtype)
     x, label = (torch.as_tensor(rows) for rows in make_pictures(case, dtype))
     before = resident_megabytes()
     model = Deep(case)
-    bound = gpytorch.mlls.VariationalELBO(model.likelihood, model, case.num_rows)
-    objective = gpytorch.mlls.DeepApproximateMLL(bound)
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
+    climb = climber(model, case.num_rows)
 
     def train() -> None:
         with gpytorch.settings.num_likelihood_samples(1):
             rows = torch.randint(len(x), (case.batch_size,))
-            optimiser.zero_grad()
-            loss = -objective(model(x[rows]), label[rows])
-            loss.backward()
-            optimiser.step()
+            climb(x[rows], label[rows])
 
     step = fastest(train)
     return {"step_ms": 1e3 * step, "memory_mb": peak_megabytes() - before}
@@ -118,17 +129,12 @@ def measure(case: Case, dtype: str) -> dict[str, object]:
     before = resident_megabytes()
 
     model = Deep(case)
-    bound = gpytorch.mlls.VariationalELBO(model.likelihood, model, case.num_rows)
-    objective = gpytorch.mlls.DeepApproximateMLL(bound)
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
+    climb = climber(model, case.num_rows)
 
     def train() -> None:
         with gpytorch.settings.num_likelihood_samples(case.num_samples):
             for _ in range(case.steps):
-                optimiser.zero_grad()
-                loss = -objective(model(x), target)
-                loss.backward()
-                optimiser.step()
+                climb(x, target)
 
     def answer() -> tuple[torch.Tensor, torch.Tensor]:
         draws = gpytorch.settings.num_likelihood_samples(NUM_PREDICTIVE_DRAWS)

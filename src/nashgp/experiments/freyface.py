@@ -182,8 +182,12 @@ def log_joint(
     from nashgp import placing
 
     given = (rows - model.centre_) / model.unit_
-    settings = {"num_samples": model.num_mixture, "tail": model.tail}
-    return placing.log_joint(model.key_, model.fitted_, x, given, **settings)
+    return placing.log_joint(model.key_, model.fitted_, x, given, **_law(model))
+
+
+def _law(model: Any) -> dict[str, Any]:
+    """What `nashgp.placing` is told of the entries of a row."""
+    return {"num_samples": model.num_mixture, "tail": model.tail}
 
 
 def gaussian_draws(model: Any, half: np.ndarray, num: int) -> Float[np.ndarray, "N S 2"]:
@@ -191,8 +195,7 @@ def gaussian_draws(model: Any, half: np.ndarray, num: int) -> Float[np.ndarray, 
     from nashgp import placing
 
     given = (half - model.centre_) / model.unit_
-    settings = {"num_samples": model.num_mixture, "tail": model.tail}
-    summits = placing.find_summits(model.key_, model.fitted_, given, **settings)
+    summits = placing.find_summits(model.key_, model.fitted_, given, **_law(model))
     rows, best = np.arange(len(half)), np.argmax(summits.log_share, axis=1)
     place, root = (np.asarray(part, np.float64)[rows, best] for part in summits[:2])
     eta = np.random.default_rng(0).normal(size=(num, 2))

@@ -3,6 +3,8 @@
 References are dense NumPy written from the textbook formulas, with no call into the package.
 """
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -10,13 +12,14 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from nashgp import kernels, means, predict
+from nashgp import kernels, means, paths, predict, recipes
 from nashgp.batch import make_data
 from nashgp.engines import objective
 from nashgp.layers import Inducing, SparseGPLayer
 from nashgp.likelihoods import Gaussian
 from nashgp.model import DeepGP
 from nashgp.posteriors import Fitted, GaussianPosterior
+from nashgp.transforms import Frozen
 from tests.cases import ENGINES, LIKELIHOODS, PAIRS, rows, tiny_data, tiny_fitted
 from tests.numeric import directional_error, log_normal
 
@@ -261,6 +264,39 @@ def test_missing_targets_count_for_nothing(x64):
     np.testing.assert_allclose(total + kl, by_hand + 22 * kl, rtol=1e-10)
     gradient = eqx.filter_grad(score)(fitted, y)
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(gradient))
+
+
+def test_a_layer_of_low_rank_has_the_evidence_of_its_low_rank_kernel(x64):
+    x, y = problem()
+    z = x[::5]
+    q_mean, q_cov = sparse_optimum(x, y, z)
+    fitted = eqx.tree_at(
+        lambda f: f.model.layers,
+        one_layer(z, q_mean, q_cov),
+        replace_fn=lambda layers: tuple(dataclasses.replace(l, low_rank=True) for l in layers),
+    )
+    low = rbf(x, z) @ np.linalg.solve(rbf(z, z), rbf(z, x))
+    exact = log_normal(y, low + NOISE * np.eye(len(x)))
+    np.testing.assert_allclose(value(fitted, x, y), exact, rtol=1e-8)  # no trace term is left
+    draws = paths.draw_functions(jr.key(0), fitted, 4)
+    values = fitted.posterior.sample(jr.split(jr.key(0))[0], fitted.model, 4)[0]
+    told = fitted.model.layers[0].features(jnp.asarray(x)).a @ values
+    np.testing.assert_allclose(draws(jnp.asarray(x)), told, atol=1e-12)
+
+
+def test_what_a_skip_has_learned_is_paid_for_in_the_objective(x64):
+    config = recipes.Config(2, 2, 5, learned_skip=True)
+    start = recipes.build(rows(20, 3), 1, config)
+    batch = make_data(rows(20, 3), rows(20, 1)).all()
+    moved = 0.3 * rows(3, 2, seed=4)
+    fitted = eqx.tree_at(lambda f: f.model.layers[0].mean.moved, start, jnp.asarray(moved))
+    # The same map, but frozen there.
+    weight = Frozen(fitted.model.layers[0].mean(jnp.eye(3)))
+    frozen = eqx.tree_at(lambda f: f.model.layers[0].mean, fitted, means.Projection(weight))
+    with_prior, without = (
+        float(objective(jr.key(0), each, batch, num_samples=2)) for each in (fitted, frozen)
+    )
+    np.testing.assert_allclose(with_prior - without, -0.5 * np.sum(moved**2), rtol=1e-9)
 
 
 def test_deterministic_conditionals_propagate_means_alone(x64):

@@ -67,13 +67,18 @@ class Moments(NamedTuple):
 
 
 class SparseGPLayer(eqx.Module):
-    """A GP with `num_outputs` outputs that share one kernel and one set of inducing inputs."""
+    """A GP with `num_outputs` outputs that share one kernel and one set of inducing inputs.
+
+    With `low_rank` its kernel is `K(x, z) K(z, z)⁻¹ K(z, x')`, of rank M: the inducing values then
+    say all there is to know of f, and f given u has no variance left.
+    """
 
     kernel: AbstractKernel
     mean: AbstractMean
     z: Float[Array, "M D"]
     num_outputs: int = eqx.field(static=True)
     jitter: float | None = eqx.field(static=True, default=None)
+    low_rank: bool = eqx.field(static=True, default=False)
 
     @property
     def num_inducing(self) -> int:
@@ -86,6 +91,8 @@ class SparseGPLayer(eqx.Module):
     def features(self, x: Float[Array, "N D"]) -> Features:
         """`A = K(x, z) C⁻ᵀ` and what is left of the prior variance, `k(x, x) - Σ A²`."""
         a = self.kernel.cross(x, self.z) @ self.factor().inverse.T
+        if self.low_rank:
+            return Features(self.mean(x), a, jnp.zeros_like(a[:, 0]))
         residual = jnp.maximum(self.kernel.diag(x) - jnp.sum(a**2, axis=1), 0.0)  # rounding
         return Features(self.mean(x), a, residual)
 

@@ -6,9 +6,10 @@ import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+import scipy.linalg
 from jaxtyping import Array, Float
 
-from nashgp.shapes import Key, Numbers
+from nashgp.shapes import Key, Numbers, Scalar
 from nashgp.transforms import Frozen
 
 
@@ -18,6 +19,10 @@ class AbstractMean(eqx.Module):
     @abc.abstractmethod
     def __call__(self, x: Float[Array, "N Din"]) -> Float[Array, "N Dout"]:
         """The prior mean at each row."""
+
+    def log_prior(self) -> Scalar | float:
+        """Log density, up to a constant, of what it has learned; none by default."""
+        return 0.0
 
 
 class Zero(AbstractMean):
@@ -58,17 +63,22 @@ class Projection(AbstractMean):
 
 
 class Learned(AbstractMean):
-    """`m(x) = x (W + s Δ)`: a projection that training moves, in small strides of s.
+    """`m(x) = x (W + s V / √Din)`: a projection that training moves, with prior `V ~ N(0, I)`.
 
-    The entries of `W` are small beside those of kernels, which Adam moves at the same rate.
+    The deviation `s` is that of the part learned, at a row whose entries are about 1. V is found,
+    not integrated out: its prior is one term of every engine's objective.
     """
 
     first: Frozen
     moved: Float[Array, "Din Dout"]
-    stride: float = eqx.field(static=True, default=0.02)
+    deviation: float = eqx.field(static=True, default=0.5)
 
     def __call__(self, x: Float[Array, "N Din"]) -> Float[Array, "N Dout"]:
-        return x @ (self.first.value + self.stride * self.moved)
+        stride = self.deviation / len(self.moved) ** 0.5
+        return x @ (self.first.value + stride * self.moved)
+
+    def log_prior(self) -> Scalar:
+        return -0.5 * jnp.sum(self.moved**2)
 
 
 class Linear(AbstractMean):
@@ -89,10 +99,12 @@ class Linear(AbstractMean):
 def skip(
     inputs: Float[np.ndarray, "N Din"], num_outputs: int, *, learned: bool = False
 ) -> AbstractMean:
-    """The paper's frozen skip connection of a hidden layer, or one that starts there.
+    """The paper's frozen skip connection of a hidden layer, or one that is learned.
 
     The identity when the widths agree, the identity padded with zeros when the output is wider,
     and otherwise a projection on the leading right singular vectors of the rows seen by the layer.
+    One that is learned starts there too, but its projection is half whitened: singular values
+    enter by their roots, or what varies little would hardly be seen. Mean squares are then 1.
     """
     width = inputs.shape[1]
     if num_outputs == width and not learned:
@@ -100,6 +112,22 @@ def skip(
     if num_outputs >= width:
         weight = np.eye(width, num_outputs)
     else:
-        weight = np.linalg.svd(inputs, full_matrices=len(inputs) < width)[2][:num_outputs].T
+        weight, size = _leading(inputs, num_outputs)
+        if learned:
+            root = np.sqrt(np.maximum(size, 1e-6 * size[0]))
+            weight = weight / root * np.sqrt(len(inputs) / np.mean(size**2 / root**2))
     first = Frozen(jnp.asarray(weight, dtype=float))
     return Learned(first, jnp.zeros_like(first.array)) if learned else Projection(first)
+
+
+def _leading(
+    inputs: Float[np.ndarray, "N Din"], num: int
+) -> tuple[Float[np.ndarray, "Din num"], Float[np.ndarray, " num"]]:
+    """The leading right singular vectors and their singular values."""
+    num_rows, width = inputs.shape
+    if num_rows < width:
+        _, size, basis = np.linalg.svd(inputs, full_matrices=True)
+        return basis[:num].T, np.pad(size, (0, width - num_rows))[:num]
+    last = width - num, width - 1  # the largest of the squares: a few, of few numbers
+    square, basis = scipy.linalg.eigh(inputs.T @ inputs, subset_by_index=last)
+    return basis[:, ::-1], np.sqrt(np.maximum(square[::-1], 0.0))

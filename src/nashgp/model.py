@@ -13,7 +13,7 @@ from nashgp.likelihoods import AbstractLikelihood
 from nashgp.linalg import safe_sqrt
 from nashgp.noise import normal
 from nashgp.priors import AbstractPrior, GPPrior
-from nashgp.shapes import Key
+from nashgp.shapes import Key, Scalar
 
 T = TypeVar("T")
 
@@ -33,6 +33,11 @@ class DeepGP(eqx.Module):
     likelihood: AbstractLikelihood
     prior: AbstractPrior = GPPrior()
     deterministic: bool = eqx.field(static=True, default=False)
+
+    def log_prior(self) -> Scalar:
+        """Log density, up to a constant, of what the means of the layers have learned."""
+        zero = jnp.zeros((), self.layers[0].z.dtype)
+        return sum((layer.mean.log_prior() for layer in self.layers), start=zero)
 
     def noise(self, key: Key, num_draws: int, num_rows: int) -> Noise:
         """Fresh hidden noise; `num_rows = 1` shares each draw's noise over all rows.

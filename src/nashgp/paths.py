@@ -79,7 +79,10 @@ def draw_functions(
     keys = jr.split(rest, len(fitted.model.layers))
     layers = zip(keys, fitted.model.layers, values, strict=True)
     deterministic = fitted.model.deterministic
-    draws = tuple(_draw_layer(k, layer, v, deterministic, num_features) for k, layer, v in layers)
+    draws = tuple(
+        _draw_layer(k, layer, v, deterministic or layer.low_rank, num_features)
+        for k, layer, v in layers
+    )
     return FunctionDraws(fitted.model.layers, draws)
 
 

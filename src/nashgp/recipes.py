@@ -101,7 +101,8 @@ class Config:
     last layer starts, a constant that is then learned. Hidden layers may have fewer inducing
     inputs, `hidden_inducing`; `hidden_scale` and `hidden_variance` say how they start, and with
     `shared` the outputs of each have one covariance. With `learned_skip` the skip connections of
-    hidden layers, which the paper freezes, are trained with the kernels.
+    hidden layers, which the paper freezes, are trained with the kernels; with `low_rank` hidden
+    layers are what their inducing values say and no more, so they add no noise to a row.
     """
 
     num_layers: int = 2
@@ -117,6 +118,7 @@ class Config:
     noise: float = 0.1
     hidden_inducing: int | None = None
     learned_skip: bool = False
+    low_rank: bool = False
 
     def __post_init__(self) -> None:
         for name in ("num_layers", "num_inducing", "hidden_inducing", "hidden_dim"):
@@ -264,7 +266,8 @@ def build(
             chosen = config.kernel if last else config.hidden_kernel or config.kernel
             kernel = cast(_kernel(chosen, h, number, variance), dtype)
             place = jnp.asarray(top if last else z, dtype)
-            layers.append(SparseGPLayer(kernel, mean, place, num_outputs))
+            low_rank = config.low_rank and not last
+            layers.append(SparseGPLayer(kernel, mean, place, num_outputs, low_rank=low_rank))
             h, z, top = (np.asarray(mean(jnp.asarray(rows, float))) for rows in (h, z, top))
         model = cast(DeepGP(tuple(layers), likelihood), dtype)
         posterior = gaussian_posterior(

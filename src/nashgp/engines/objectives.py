@@ -20,7 +20,7 @@ def data_term(
     """`Σ_n (1/a) log E[p(y_n | f_n)^a | u]`, averaged over draws, scaled to the whole data.
 
     The inner expectation is over the last layer's conditional; power `a -> 0` is the ELBO's
-    expected log likelihood.
+    expected log likelihood. The log prior of what the model's means learn, if they do, is added.
     """
 
     def one(k: Key, mean: jax.Array, conditional: jax.Array, spread: jax.Array | None) -> Scalar:
@@ -28,7 +28,7 @@ def data_term(
         return masked_sum(terms, batch.weight)
 
     keys = jr.split(key, len(moments.mean))
-    return batch.scale * jnp.mean(jax.vmap(one)(keys, *moments))
+    return batch.scale * jnp.mean(jax.vmap(one)(keys, *moments)) + model.log_prior()
 
 
 def objective(

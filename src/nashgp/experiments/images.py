@@ -41,6 +41,7 @@ SAMPLER_RATE = 0.01  # of what a sampler's burn-in learns beside
 HIDDEN_VARIANCE = (
     0.01  # hidden layers start near the identity, or their noise would hide the pixels
 )
+MEMBER = 1_000  # from the seed of one fit to that of the next which is averaged with it
 BURN_IN = 2 / 3  # share of a sampler's steps before its first draw
 NUM_BINS = 15  # of a reliability diagram, as of the calibration error
 NUM_SHOWN, NUM_DOUBTED = 16, 8  # pictures: inducing inputs, and test rows with the most entropy
@@ -59,7 +60,7 @@ class Cell(cells.Cell):
     """The settings of one fit; the paper's game is "tied" or "naive".
 
     The model of the `paper` has the robust-max likelihood and frozen skip connections, `ours` a
-    softmax and skip connections that are learned.
+    softmax, skip connections that are learned and hidden layers of low rank.
     """
 
     engine: str = "dsvi"
@@ -74,6 +75,7 @@ class Cell(cells.Cell):
     num_rows: int = 60_000  # at most, of the training rows
     num_test: int = 10_000
     num_mixture: int = 20
+    num_restarts: int = 1  # fits from other seeds whose probabilities are averaged
     dtype: str = "float32"
 
     def check(self) -> None:
@@ -111,6 +113,19 @@ class Cell(cells.Cell):
         return found, {}
 
     def _deep(self, rows: "Pixels") -> tuple[np.ndarray, cells.Scores]:
+        seeds = [self.split + MEMBER * member for member in range(self.num_restarts)]
+        members = [self._member(seed, rows) for seed in seeds]
+        probability = np.mean([each for each, _ in members], axis=0)
+        scores: cells.Scores = {
+            name: float(np.mean([each[name] for _, each in members]))
+            for name in ("elbo_per_row", "epoch_seconds")
+        }
+        if self.split == 0:  # one of each kind is enough to look at
+            scores |= doubted(probability, rows) | {"inducing": members[0][1]["inducing"]}
+        return probability, scores
+
+    def _member(self, seed: int, rows: "Pixels") -> tuple[np.ndarray, cells.Scores]:
+        """Class probabilities of one fit, and what it says of itself."""
         import jax.random as jr
 
         from nashgp import predict, recipes
@@ -119,7 +134,7 @@ class Cell(cells.Cell):
 
         labels = rows.y[:, None].astype(np.float64)
         data = make_data(rows.x, labels, dtype=self.dtype, shift=rows.shift, unit=rows.unit)
-        some = np.random.default_rng(self.split).permutation(len(rows.x))[:START_ROWS]
+        some = np.random.default_rng(seed).permutation(len(rows.x))[:START_ROWS]
         config = recipes.Config(
             self.depth,
             self.hidden_dim,
@@ -128,11 +143,12 @@ class Cell(cells.Cell):
             hidden_variance=HIDDEN_VARIANCE,
             shared=True,
             learned_skip=self.model == "ours",
+            low_rank=self.model == "ours",
         )
         inputs = rows.scaled(rows.x[some], "float64")
-        start = recipes.build(inputs, 1, config, seed=self.split, dtype=self.dtype)
-        key, answer = jr.split(jr.key(self.split))
-        outcome = self._train(key, start, data)
+        start = recipes.build(inputs, 1, config, seed=seed, dtype=self.dtype)
+        key, answer = jr.split(jr.key(seed))
+        outcome = self._train(key, start, data, seed)
         probability, _ = predict.summarise(
             predict.moments,
             answer,
@@ -140,22 +156,22 @@ class Cell(cells.Cell):
             rows.scaled(rows.x_test, self.dtype),
             num_samples=self.num_mixture,
         )
-        probability, history = probability.astype(np.float64), outcome.history
+        history = outcome.history
         last = history.objective[-max(1, len(history.objective) // 10) :]
-        scores: cells.Scores = {"elbo_per_row": float(np.mean(last)) / len(data)}
-        if len(history.step) > 1:  # a median, since some chunks compile
-            each = np.median(np.diff(history.seconds) / np.diff(history.step))
-            scores["epoch_seconds"] = float(each) * self._epoch(len(data))
-        if self.split == 0:  # one of each kind is enough to look at
-            z = np.asarray(outcome.fitted.model.layers[0].z[:NUM_SHOWN], np.float64)
-            scores |= doubted(probability, rows) | {"inducing": _packed(rows.pixels(z))}
-        return probability, scores
+        steps, seconds = (np.diff(of, prepend=0) for of in (history.step, history.seconds))
+        each = np.median(seconds / steps)  # since some chunks compile
+        z = np.asarray(outcome.fitted.model.layers[0].z[:NUM_SHOWN], np.float64)
+        return probability.astype(np.float64), {
+            "elbo_per_row": float(np.mean(last)) / len(data),
+            "epoch_seconds": float(each) * self._epoch(len(data)),
+            "inducing": _packed(rows.pixels(z)),
+        }
 
     def _epoch(self, num_rows: int) -> int:
         """Steps that see as many rows as there are."""
         return -(-num_rows // self.batch_size)
 
-    def _train(self, key, start, data):
+    def _train(self, key, start, data, seed: int):
         import jax.random as jr
 
         from nashgp import growth, recipes
@@ -200,7 +216,7 @@ class Cell(cells.Cell):
         outcome = climb.run(key, start, data)
         if not mixed or self.depth == 1:
             return outcome
-        begin = recipes.anchor(outcome.fitted, whole=False, seed=self.split)
+        begin = recipes.anchor(outcome.fitted, whole=False, seed=seed)
         game = natural(mixed, MIXED_RATE, 0.1 * NATURAL_RATE)
         return growth.go_on(jr.fold_in(key, 1), outcome, begin, game, data)
 
@@ -323,7 +339,7 @@ STUDY = cells.Study(
     label=lambda cell: f"{cell.set} {label(dataclasses.asdict(cell))}",
     keep=lambda cell: (
         (cell.engine not in BASELINES or (cell.depth, cell.model) == (1, "paper"))
-        and (cell.model == "paper" or cell.engine in ("anchored", "dsvi"))
+        and (cell.model == "paper" or cell.engine in ("anchored", "dsvi", "sghmc"))
         and (cell.engine != "anchored" or cell.depth > 1)  # a game over hidden layers
     ),
 )
@@ -342,7 +358,12 @@ def label(cell: Any) -> str:
     """A method as tables and figures name it."""
     if cell["engine"] in BASELINES:
         return cell["engine"]
-    return f"{cell['engine']} {cell['depth']}" + (", ours" if cell["model"] == "ours" else "")
+    return (
+        f"{cell['engine']} {cell['depth']}"
+        + (f", {cell['num_inducing']} inducing" if cell["num_inducing"] != 100 else "")
+        + (", ours" if cell["model"] == "ours" else "")
+        + (f", {cell['num_restarts']} fits" if cell["num_restarts"] > 1 else "")
+    )
 
 
 def _order(cell: Any) -> tuple[int, int, int]:

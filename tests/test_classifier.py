@@ -265,6 +265,7 @@ GAP = np.where(np.arange(60) == 7, None, OBJECTS)
         ({"class_weight": {1: -1.0}}, Y, "class_weight of 1 must be a finite number that is not"),
         ({"class_weight": {1: "heavy"}}, Y, "class_weight of 1 must be a finite .* got 'heavy'"),
         ({"last_layer": "collapsed"}, Y, 'last_layer "collapsed" needs normal noise; use "natural'),
+        ({"hidden": "deep"}, Y, "hidden must be one of gp, learned; got 'deep'"),
         ({"covariance": "wide"}, Y, "covariance must be one of auto, full, shared; got 'wide'"),
     ],
 )  # fmt: skip
@@ -298,6 +299,22 @@ def test_some_digits_are_read():
     plane = PCA(2).fit(x)
     model = tiny().fit(plane.transform(x), y)
     assert model.score(plane.transform(x_test), y_test) > 0.85
+
+
+def test_hidden_layers_may_be_learned(tmp_path):
+    """Wide rows through a narrow layer: its projection moves, and a file remembers where to."""
+    random = np.random.default_rng(0)
+    wide = np.concatenate([X, random.normal(size=(60, 3)) @ random.normal(size=(3, 6))], axis=1)
+    model = tiny(num_layers=2, hidden="learned", hidden_dim=2, num_steps=150).fit(wide, Y)
+    hidden, last = model.fitted_.model.layers
+    assert hidden.low_rank and not last.low_rank
+    assert np.max(np.abs(hidden.mean.moved)) > 0.1
+    assert model.score(wide, Y) > 0.9
+    model.save(tmp_path / "model.nashgp")
+    again = load(tmp_path / "model.nashgp")
+    np.testing.assert_array_equal(again.predict_proba(wide), model.predict_proba(wide))
+    functions = again.sample_functions(3)(wide[:5])
+    assert np.all(np.isfinite(functions))
 
 
 @pytest.mark.slow

@@ -76,6 +76,7 @@ WIDE_INDUCING, WIDE_SIZE = 1_024, 2**25  # of a wide single layer, and most rows
 TOP_INDUCING, TOP_ALONE = 256, 512
 WIDE_STEPS, WIDE_RATE = 100, 0.05
 WIDE = {"num_layers": 1, "num_inducing": WIDE_INDUCING, "last_layer": "collapsed", "power": 1.0}
+LEARNED = {"learned_skip": True, "low_rank": True, "hidden_variance": 0.01}
 HIDDEN_SCALE = 1e-3  # the published 1e-5 starts so far from the prior that Adam is long on its way
 
 _draw = eqx.filter_jit(paths.draw_functions)
@@ -175,6 +176,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         engine: str = "ipvi",
         game: str = "anchored",
         num_layers: int | str = 2,
+        hidden: str = "gp",
         hidden_dim: int | None = None,
         num_inducing: int | str = "auto",
         kernel: recipes.Kernel = KERNEL,
@@ -199,6 +201,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         self.engine = engine
         self.game = game
         self.num_layers = num_layers
+        self.hidden = hidden
         self.hidden_dim = hidden_dim
         self.num_inducing = num_inducing
         self.kernel = kernel
@@ -482,6 +485,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         if self._plays_anchored:  # over all that makes Gaussians
             engines = recipes.ENGINES["dsvi"]
         recipes.choose("last_layer", self.last_layer, {"auto": None, **engines})
+        recipes.choose("hidden", self.hidden, dict.fromkeys(("gp", "learned")))
         recipes.choose("covariance", self.covariance, dict.fromkeys(("auto", "full", "shared")))
         recipes.choose("dtype", self.dtype, dict.fromkeys(("float64", "float32", "auto")))
         at_least_one("num_steps", self.num_steps, optional=True)
@@ -692,6 +696,8 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
             hidden_scale=HIDDEN_SCALE,
             shared=self._shares(self.hidden_dim or min(x.shape[1], 30), num_inducing),
         )
+        if self.hidden == "learned":
+            config = dataclasses.replace(config, **LEARNED)
         if self._is_topped(len(x), task.likelihood):
             top = TOP_INDUCING if len(x) * WIDE_INDUCING <= WIDE_SIZE else TOP_ALONE
             config = dataclasses.replace(config, num_inducing=top, hidden_inducing=num_inducing)
@@ -743,10 +749,10 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         """Whether a deep model starts from a shallow one: its hidden layers start as identities.
 
         Gradient steps for the last layer are there to do as published, and so start as published;
-        a kernel that was given for every layer is theirs from the start; and on many rows a deep
-        model finds better places by itself.
+        a kernel that was given for every layer is theirs from the start; on many rows a deep model
+        finds better places by itself; and layers that are learned are no identities.
         """
-        if self._has_many(len(task.x), task.likelihood):
+        if self.hidden == "learned" or self._has_many(len(task.x), task.likelihood):
             return False
         width = self.hidden_dim or task.x.shape[1]
         named = isinstance(self.kernel, str)

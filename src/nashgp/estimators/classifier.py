@@ -34,9 +34,9 @@ class DeepGPClassifier(ClassifierMixin, DeepGPEstimator):
     allow_missing : bool
         Whether NaN or None in `y` means a row without a label rather than a mistake. Such a row
         still helps to place the inducing inputs.
-    engine, game, num_layers, hidden_dim, num_inducing, kernel, num_steps, batch_size, num_samples,
-    last_layer, power, learning_rate, validation_fraction, num_restarts, num_mixture, warm_start,
-    covariance, dtype, random_state, progress, engine_options
+    engine, game, num_layers, hidden, hidden_dim, num_inducing, kernel, num_steps, batch_size,
+    num_samples, last_layer, power, learning_rate, validation_fraction, num_restarts, num_mixture,
+    warm_start, covariance, dtype, random_state, progress, engine_options
         As those of `DeepGPRegressor`. Nothing can be integrated out for classes, so the last layer
         takes natural gradient steps unless told otherwise, "auto" power is 0, and Adam starts at
         0.06.

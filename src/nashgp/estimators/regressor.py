@@ -31,6 +31,11 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
         Depth; 1 is an ordinary sparse Gaussian process. "auto" fits 1, 2 and 3 layers to four
         fifths of the rows and takes 2 unless another predicts the rest clearly better (of fewer
         than 200 rows: 2). That takes three fits more.
+    hidden : {"gp", "learned"}
+        Hidden layers as in the paper, GPs around a frozen skip connection; or layers of a GP whose
+        kernel has the rank of its inducing inputs, around a skip connection that is learned. The
+        latter add no noise to a row: better for images and other wide inputs with many rows, and
+        less unsure far from the rows of the fit.
     hidden_dim : int or None
         Width of the hidden layers; None for that of the inputs, 30 at most.
     num_inducing : int, "auto" or "distinct"

@@ -237,10 +237,16 @@ def test_natural_parameters_of_a_posterior_and_back(x64):
         np.testing.assert_array_equal(np.triu(got, 1), np.zeros_like(got))
 
 
-@pytest.mark.parametrize("name", ["student-t", "bernoulli", "poisson"])
-def test_natural_steps_end_where_the_gradient_vanishes(name, x64):
-    """Any likelihood, one layer: the update rests where the ELBO is stationary."""
-    fitted, data = tiny_fitted(name, num_layers=1), tiny_data(name)
+@pytest.mark.parametrize(
+    ("name", "shared"),
+    [("gaussian", True), ("student-t", False), ("bernoulli", False), ("poisson", False)],
+)
+def test_natural_steps_end_where_the_gradient_vanishes(name, shared, x64):
+    """Any likelihood, one layer: the update rests where the ELBO is stationary.
+
+    Two outputs of unequal noise may share one covariance, which rests between those of each.
+    """
+    fitted, data = tiny_fitted(name, num_layers=1, last_shared=shared), tiny_data(name)
     engine = NaturalGradient(learning_rate=0.0, rate=0.3)
     outcome = train.run(jr.key(0), engine, fitted, data, num_steps=800)
     assert outcome.history.objective[-1] > outcome.history.objective[0]
@@ -250,6 +256,7 @@ def test_natural_steps_end_where_the_gradient_vanishes(name, x64):
 
     slope = eqx.filter_jit(eqx.filter_grad(elbo))(outcome.fitted.posterior)
     assert max(float(jnp.max(jnp.abs(leaf))) for leaf in jax.tree.leaves(slope)) < 1e-3
+    assert outcome.fitted.posterior.roots[0].shape == fitted.posterior.roots[0].shape
 
 
 def test_natural_steps_fall_to_a_tenth_of_their_rate(x64):

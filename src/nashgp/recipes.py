@@ -100,9 +100,10 @@ class Config:
     layer's input width; hidden layers may have another. `offset` is where the prior mean of the
     last layer starts, a constant that is then learned. Hidden layers may have fewer inducing
     inputs, `hidden_inducing`; `hidden_scale` and `hidden_variance` say how they start, and with
-    `shared` the outputs of each have one covariance. With `learned_skip` the skip connections of
-    hidden layers, which the paper freezes, are trained with the kernels; with `low_rank` hidden
-    layers are what their inducing values say and no more, so they add no noise to a row.
+    `shared` the outputs of each have one covariance, with `last_shared` those of the last one too.
+    With `learned_skip` the skip connections of hidden layers, which the paper freezes, are trained
+    with the kernels; with `low_rank` hidden layers are what their inducing values say and no more,
+    so they add no noise to a row.
     """
 
     num_layers: int = 2
@@ -115,6 +116,7 @@ class Config:
     hidden_scale: float = 1e-5
     hidden_variance: float = 1.0
     shared: bool = False
+    last_shared: bool = False
     noise: float = 0.1
     hidden_inducing: int | None = None
     learned_skip: bool = False
@@ -271,7 +273,10 @@ def build(
             h, z, top = (np.asarray(mean(jnp.asarray(rows, float))) for rows in (h, z, top))
         model = cast(DeepGP(tuple(layers), likelihood), dtype)
         posterior = gaussian_posterior(
-            model, hidden_scale=config.hidden_scale, shared=config.shared
+            model,
+            hidden_scale=config.hidden_scale,
+            shared=config.shared,
+            last_shared=config.last_shared,
         )
         return Fitted(model, posterior)
 

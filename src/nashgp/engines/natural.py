@@ -30,13 +30,17 @@ LEAST = 0.1  # share of its rate that a natural gradient ends with
 
 
 class Last(NamedTuple):
-    """`q(v_L) = N(value, precision⁻¹)`."""
+    """`q(v_L) = N(value, precision⁻¹)`, with a precision for each output or one for all (R = 1)."""
 
     value: Float[Array, "M P"]
-    precision: Float[Array, "P M M"]
+    precision: Float[Array, "R M M"]
 
     @property
-    def root(self) -> Float[Array, "P M M"]:
+    def is_shared(self) -> bool:
+        return len(self.precision) < self.value.shape[1]
+
+    @property
+    def root(self) -> Float[Array, "R M M"]:
         """Lower triangular R with `R Rᵀ = precision⁻¹`."""
         return jax.vmap(inverse_root)(self.precision)
 
@@ -117,8 +121,8 @@ class NaturalGradient(Climbs):
 
         def told(key: Key, features: Features) -> Evidence:
             moments = model.layers[-1].moments(features, Inducing(old.value, root))
-            rows = batch.y, batch.weight
-            return evidence(key, model.likelihood, features, moments, *rows, self.power)
+            told = key, model.likelihood, features, moments, batch.y, batch.weight, self.power
+            return evidence(*told, shared=old.is_shared)
 
         each = jax.vmap(told)(jr.split(key, len(features.a)), features)
         rows = jax.tree.map(lambda leaf: batch.scale * jnp.mean(leaf, axis=0), each)

@@ -25,7 +25,7 @@ class Evidence(NamedTuple):
     """What some rows say about v: slope of the data term in μ, and precision they add."""
 
     slope: Float[Array, "*S M P"]
-    precision: Float[Array, "*S P M M"]
+    precision: Float[Array, "*S R M M"]
 
 
 def evidence(
@@ -36,8 +36,14 @@ def evidence(
     y: Float[Array, "N Q"],
     weight: Float[Array, "N Q"],
     power: Number,
+    *,
+    shared: bool = False,
 ) -> Evidence:
-    """`Aᵀ ∂/∂f̄` and `Aᵀ diag(-2 ∂/∂s) A` of the data term at some q."""
+    """`Aᵀ ∂/∂f̄` and `Aᵀ diag(-2 ∂/∂s) A` of the data term at some q.
+
+    Outputs that share one precision are told the mean of what each would be told: the KL counts it
+    once for each of them.
+    """
 
     def total(mean: Float[Array, "N P"], spread: Float[Array, "N P"]) -> Array:
         terms = likelihood.data_term(key, mean, moments.conditional, spread, y, power)
@@ -45,7 +51,7 @@ def evidence(
 
     spread = jnp.zeros_like(moments.mean) if moments.spread is None else moments.spread
     slope, bend = jax.grad(total, argnums=(0, 1))(moments.mean, spread)
-    a = features.a
+    a, bend = features.a, jnp.mean(bend, axis=1, keepdims=True) if shared else bend
     precision = jax.vmap(lambda b: (a * b[:, None]).T @ a, in_axes=1)(-2.0 * bend)
     return Evidence(a.T @ slope, precision)
 
@@ -69,11 +75,13 @@ def best_response(
     return Inducing(solve(root, rows.slope), root)
 
 
-def add_prior(precision: Float[Array, "P M M"]) -> Float[Array, "P M M"]:
+def add_prior(precision: Float[Array, "R M M"]) -> Float[Array, "R M M"]:
     """`I + precision`: the prior of v is N(0, I)."""
     return precision + jnp.eye(precision.shape[1], dtype=precision.dtype)[None]
 
 
-def solve(root: Float[Array, "P M M"], right: Float[Array, "M P"]) -> Float[Array, "M P"]:
-    """`P⁻¹ b` of each output, from `P⁻¹ = R Rᵀ`."""
+def solve(root: Float[Array, "R M M"], right: Float[Array, "M P"]) -> Float[Array, "M P"]:
+    """`P⁻¹ b` of each output, from `P⁻¹ = R Rᵀ`, which may be one for all."""
+    if len(root) < right.shape[1]:
+        return root[0] @ (root[0].T @ right)
     return jnp.einsum("pmk,pnk,np->mp", root, root, right)

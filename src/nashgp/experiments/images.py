@@ -41,6 +41,7 @@ SAMPLER_RATE = 0.01  # of what a sampler's burn-in learns beside
 HIDDEN_VARIANCE = (
     0.01  # hidden layers start near the identity, or their noise would hide the pixels
 )
+MANY_INDUCING = 400  # from here on the classes share one covariance, or steps take seconds
 MEMBER = 1_000  # from the seed of one fit to that of the next which is averaged with it
 BURN_IN = 2 / 3  # share of a sampler's steps before its first draw
 NUM_BINS = 15  # of a reliability diagram, as of the calibration error
@@ -142,6 +143,7 @@ class Cell(cells.Cell):
             likelihood=(Softmax if self.model == "ours" else RobustMax)(NUM_CLASSES),
             hidden_variance=HIDDEN_VARIANCE,
             shared=True,
+            last_shared=self.num_inducing >= MANY_INDUCING,
             learned_skip=self.model == "ours",
             low_rank=self.model == "ours",
         )

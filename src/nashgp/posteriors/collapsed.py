@@ -8,6 +8,7 @@ from nashgp.layers import Inducing
 from nashgp.linalg import gaussian_kl
 from nashgp.model import DeepGP
 from nashgp.posteriors.base import AbstractPosterior, AbstractVariational
+from nashgp.posteriors.gaussian import times
 from nashgp.priors import Values
 from nashgp.shapes import Key, Scalar
 
@@ -51,14 +52,14 @@ class ToppedPosterior(AbstractVariational):
 
     hidden: AbstractVariational
     mean: Float[Array, "M P"]
-    root: Float[Array, "P M M"]
+    root: Float[Array, "R M M"]
 
     def sample_and_kl(self, key: Key, model: DeepGP, num: int) -> tuple[Values, Scalar]:
         """The KL is that of the hidden layers, as they state it, and an exact one on top."""
         below, above = jr.split(key)
         values, kl = self.hidden.sample_and_kl(below, model, num)
         eps = jr.normal(above, (num, *self.mean.shape), self.mean.dtype)
-        last = self.mean[None] + jnp.einsum("pmk,skp->smp", jnp.tril(self.root), eps)
+        last = self.mean[None] + times(jnp.tril(self.root), eps)
         return (*values, last), kl + gaussian_kl(self.mean, self.root)
 
     def inducing(self, key: Key, model: DeepGP, num: int) -> tuple[Inducing, ...]:

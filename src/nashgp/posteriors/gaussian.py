@@ -90,17 +90,22 @@ def _log_density(value: Mean, mean: Mean, root: Root) -> Scalar:
 
 
 def gaussian_posterior(
-    model: DeepGP, *, hidden_scale: float = 1e-5, last_scale: float = 1.0, shared: bool = False
+    model: DeepGP,
+    *,
+    hidden_scale: float = 1e-5,
+    last_scale: float = 1.0,
+    shared: bool = False,
+    last_shared: bool = False,
 ) -> GaussianPosterior:
     """Start at mean zero with `R = scale · I`: hidden layers nearly deterministic, as published.
 
-    With `shared`, the outputs of a hidden layer have one `R`.
+    With `shared`, the outputs of a hidden layer have one `R`, with `last_shared` those of the last.
     """
     scales = [hidden_scale] * (len(model.layers) - 1) + [last_scale]
     means, roots = [], []
     for number, (layer, scale) in enumerate(zip(model.layers, scales, strict=True), start=1):
         m, p, dtype = layer.num_inducing, layer.num_outputs, layer.z.dtype
         means.append(jnp.zeros((m, p), dtype))
-        copies = 1 if shared and number < len(model.layers) else p
+        copies = 1 if (shared if number < len(model.layers) else last_shared) else p
         roots.append(jnp.tile(scale * jnp.eye(m, dtype=dtype)[None], (copies, 1, 1)))
     return GaussianPosterior(tuple(means), tuple(roots))

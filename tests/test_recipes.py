@@ -158,6 +158,9 @@ def test_lengthscales_of_standardised_rows_start_at_the_root_of_their_number(x64
     x = (x - np.mean(x, axis=0)) / np.std(x, axis=0)
     fitted = build(x, 1, Config(num_layers=1, num_inducing=5))
     np.testing.assert_allclose(fitted.model.layers[0].kernel.lengthscale, np.full(4, 2.0))
+    half = build(x, 1, Config(num_layers=2, num_inducing=5, lengthscale=0.5))
+    for layer in half.model.layers:
+        np.testing.assert_allclose(layer.kernel.lengthscale, np.full(4, 1.0))
     same = build(np.ones((5, 4)), 1, Config(num_layers=1))  # nothing to measure
     np.testing.assert_allclose(same.model.layers[0].kernel.lengthscale, np.full(4, 2.0))
 

@@ -97,13 +97,14 @@ class Config:
     """The shape of a deep GP. Widths left at None are chosen from the data.
 
     `kernel` is a name, names joined by "+", a kernel to start every layer from, or a function of a
-    layer's input width; hidden layers may have another. `offset` is where the prior mean of the
-    last layer starts, a constant that is then learned. Hidden layers may have fewer inducing
-    inputs, `hidden_inducing`; `hidden_scale` and `hidden_variance` say how they start, and with
-    `shared` the outputs of each have one covariance, with `last_shared` those of the last one too.
-    With `learned_skip` the skip connections of hidden layers, which the paper freezes, are trained
-    with the kernels; with `low_rank` hidden layers are what their inducing values say and no more,
-    so they add no noise to a row.
+    layer's input width; hidden layers may have another. Lengthscales of named kernels start at
+    `lengthscale` times the distance of a typical row from the mean row. `offset` is where the prior
+    mean of the last layer starts, a constant that is then learned. Hidden layers may have fewer
+    inducing inputs, `hidden_inducing`; `hidden_scale` and `hidden_variance` say how they start, and
+    with `shared` the outputs of each have one covariance, with `last_shared` those of the last one
+    too. With `learned_skip` the skip connections of hidden layers, which the paper freezes, are
+    trained with the kernels; with `low_rank` hidden layers are what their inducing values say and
+    no more, so they add no noise to a row.
     """
 
     num_layers: int = 2
@@ -111,6 +112,7 @@ class Config:
     num_inducing: int = 128
     kernel: Kernel = "rbf"
     hidden_kernel: Kernel | None = None
+    lengthscale: float = 1.0
     likelihood: AbstractLikelihood | None = None
     offset: tuple[float, ...] | None = None
     hidden_scale: float = 1e-5
@@ -247,8 +249,8 @@ def build(
 ) -> Fitted:
     """A deep GP at its start, with the Gaussian posterior of DSVI.
 
-    Inducing inputs are k-means centres, pushed up through the skip connections;
-    lengthscales start at the distance of a typical row from the mean row, `√D` if standardised.
+    Inducing inputs are k-means centres, pushed up through the skip connections; lengthscales start
+    by the distance of a typical row from the mean row, which is `√D` if standardised.
     """
     likelihood = config.likelihood
     with scope(dtype):
@@ -266,7 +268,7 @@ def build(
             mean = _top_mean(config, num_outputs) if last else skip(h, num_outputs)
             variance = 1.0 if last else config.hidden_variance
             chosen = config.kernel if last else config.hidden_kernel or config.kernel
-            kernel = cast(_kernel(chosen, h, number, variance), dtype)
+            kernel = cast(_kernel(chosen, h, number, config.lengthscale, variance), dtype)
             place = jnp.asarray(top if last else z, dtype)
             low_rank = config.low_rank and not last
             layers.append(SparseGPLayer(kernel, mean, place, num_outputs, low_rank=low_rank))
@@ -355,13 +357,13 @@ def _named(
 
 
 def _kernel(
-    kernel: Kernel, h: Float[np.ndarray, "N D"], layer: int, variance: float
+    kernel: Kernel, h: Float[np.ndarray, "N D"], layer: int, lengthscale: float, variance: float
 ) -> kernels.AbstractKernel:
     """The kernel of the layer that has rows `h` below it, checked to fit them."""
     width = h.shape[1]
     if isinstance(kernel, str):
         distance = np.sqrt(np.sum(np.var(h, axis=0))) or width**0.5
-        return _named(kernel, np.full(width, distance), variance)
+        return _named(kernel, np.full(width, lengthscale * distance), variance)
     if isinstance(kernel, kernels.AbstractKernel):
         try:
             jax.eval_shape(kernel.gram, jnp.zeros((2, width), dtype_of(kernel)))

@@ -76,7 +76,7 @@ WIDE_INDUCING, WIDE_SIZE = 1_024, 2**25  # of a wide single layer, and most rows
 TOP_INDUCING, TOP_ALONE = 256, 512
 WIDE_STEPS, WIDE_RATE = 100, 0.05
 WIDE = {"num_layers": 1, "num_inducing": WIDE_INDUCING, "last_layer": "collapsed", "power": 1.0}
-LEARNED = {"learned_skip": True, "low_rank": True, "hidden_variance": 0.01}
+LEARNED = {"learned_skip": True, "low_rank": True, "hidden_variance": 0.01, "lengthscale": 0.5}
 HIDDEN_SCALE = 1e-3  # the published 1e-5 starts so far from the prior that Adam is long on its way
 
 _draw = eqx.filter_jit(paths.draw_functions)

@@ -73,6 +73,7 @@ class Cell(cells.Cell):
     batch_size: int = 256
     num_samples: int = 1
     learning_rate: float = 0.06
+    lengthscale: float = 0.5  # of kernels at the start, in distances of a row from the mean row
     num_rows: int = 60_000  # at most, of the training rows
     num_test: int = 10_000
     num_mixture: int = 20
@@ -141,6 +142,7 @@ class Cell(cells.Cell):
             self.hidden_dim,
             self.num_inducing,
             likelihood=(Softmax if self.model == "ours" else RobustMax)(NUM_CLASSES),
+            lengthscale=self.lengthscale,
             hidden_variance=HIDDEN_VARIANCE,
             shared=True,
             last_shared=self.num_inducing >= MANY_INDUCING,

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float
 
-from nashgp.shapes import Key, Numbers, Scalar
+from nashgp.shapes import Key, Number, Numbers, Scalar
 from nashgp.transforms import Frozen
 
 
@@ -20,7 +20,7 @@ class AbstractMean(eqx.Module):
     def __call__(self, x: Float[Array, "N Din"]) -> Float[Array, "N Dout"]:
         """The prior mean at each row."""
 
-    def log_prior(self) -> Scalar | float:
+    def log_prior(self) -> Number:
         """Log density, up to a constant, of what it has learned; none by default."""
         return 0.0
 

@@ -36,8 +36,10 @@ class DeepGP(eqx.Module):
 
     def log_prior(self) -> Scalar:
         """Log density, up to a constant, of what the means of the layers have learned."""
-        zero = jnp.zeros((), self.layers[0].z.dtype)
-        return sum((layer.mean.log_prior() for layer in self.layers), start=zero)
+        total = jnp.zeros((), self.layers[0].z.dtype)
+        for layer in self.layers:
+            total += layer.mean.log_prior()
+        return total
 
     def noise(self, key: Key, num_draws: int, num_rows: int) -> Noise:
         """Fresh hidden noise; `num_rows = 1` shares each draw's noise over all rows.

@@ -343,7 +343,6 @@ STUDY = cells.Study(
     label=lambda cell: f"{cell.set} {label(dataclasses.asdict(cell))}",
     keep=lambda cell: (
         (cell.engine not in BASELINES or (cell.depth, cell.model) == (1, "paper"))
-        and (cell.model == "paper" or cell.engine in ("anchored", "dsvi", "sghmc"))
         and (cell.engine != "anchored" or cell.depth > 1)  # a game over hidden layers
     ),
 )

@@ -121,8 +121,9 @@ class NaturalGradient(Climbs):
 
         def told(key: Key, features: Features) -> Evidence:
             moments = model.layers[-1].moments(features, Inducing(old.value, root))
-            told = key, model.likelihood, features, moments, batch.y, batch.weight, self.power
-            return evidence(*told, shared=old.is_shared)
+            rows = batch.y, batch.weight
+            known = key, model.likelihood, features, moments
+            return evidence(*known, *rows, self.power, shared=old.is_shared)
 
         each = jax.vmap(told)(jr.split(key, len(features.a)), features)
         rows = jax.tree.map(lambda leaf: batch.scale * jnp.mean(leaf, axis=0), each)

@@ -17,7 +17,7 @@ test test-slow: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
 test: export XLA_FLAGS := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false
 
 .DEFAULT_GOAL := help
-.PHONY: help $(VENV) demo test test-slow lint check format docs bench clean
+.PHONY: help $(VENV) demo test test-slow lint check format docs scores bench clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -59,6 +59,9 @@ docs: $(VENV)  ## Build the documentation into site/
 	.venv-bench/bin/python -m pip install torch==2.13.0
 	.venv-bench/bin/python -m pip install gpytorch==1.15.2 numpy
 	@touch $@
+
+scores: $(VENV)  ## Write docs/scores.md from the files in results/
+	$(BIN)/nashgp report --results results --out docs/scores.md
 
 bench: $(VENV) .venv-bench/.stamp  ## Time a training step beside GPyTorch
 	$(BIN)/python -m bench.run --out results/bench.json

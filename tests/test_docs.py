@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import nashgp
+from nashgp.experiments import overview
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -28,3 +29,8 @@ def test_code_on_the_page_runs(page):
 def test_every_module_is_in_the_reference():
     listed = set(re.findall(r"^::: nashgp\.(\w+)", (ROOT / "docs/reference.md").read_text(), re.M))
     assert listed == {module.name for module in pkgutil.iter_modules(nashgp.__path__)}
+
+
+def test_scores_are_those_of_the_results(tmp_path):
+    page = overview.write(ROOT / "results", tmp_path / "scores.md")
+    assert (ROOT / "docs/scores.md").read_text() == page.read_text(), "run `make scores`"

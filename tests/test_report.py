@@ -126,6 +126,17 @@ def test_ranks_are_means_over_sets(rows):
     assert ["closed power 0", "1.500 ± 0.500", "2", "1"] in rows
 
 
+def test_the_best_of_each_set_is_bold_at_a_glance(made, tmp_path):
+    lines = report.write(made, tmp_path / "page.md").read_text().splitlines()
+    start = lines.index("### test log density")
+    assert lines[start + 2] == "| method | boston | energy |"
+    assert lines[start + 4 : start + 7] == [
+        "| closed power 0 | -2.200 ± 0.115 | **-0.500 (1 of 2)** |",
+        f"| drawn power 0 | {pages.DASH} | {pages.DASH} |",
+        "| collapsed power 0 | **-2.000 ± 0.058** | -0.750 ± 0.050 |",
+    ]
+
+
 def test_published_figures_are_marked(page, rows):
     shown = next(row for row in rows if row[0] == "SGHMC 2 (published)")
     assert shown[1] == "-2.51 ± 0.07" and shown[-1] == published.LINDINGER
@@ -167,6 +178,38 @@ def test_a_browser_shows_all_of_it(width, page, tmp_path):
 def test_the_folder_of_one_study_is_enough(made, tmp_path, plain):
     text = report.write(made / "power_uci", tmp_path / "one.html").read_text()
     assert "the files of 1 study" in text and "168 of 180 cells" in text
+    assert "There is no folder" not in text  # it has no place for others
+
+
+def test_tables_in_markdown_are_those_of_the_page(made, rows, tmp_path):
+    text = report.write(made, tmp_path / "page.md").read_text()
+    lines = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    closed = next(row for row in rows if row[0] == "closed power 0" and row[-2:] == ["3", "0"])
+    assert [closed[0], *closed[-2:], *closed[1:-2]] in lines
+    assert ["collapsed power 0", "1.500 ± 0.500", "1", "2"] in lines
+    assert "`ArithmeticError: <b>no</b> luck`" in text
+    for table in re.findall(r"(?:^\|.*\n)+", text, flags=re.M):
+        assert len({line.count("|") for line in table.splitlines()}) == 1
+
+
+def test_splits_that_confirm_are_a_part_of_their_own(tmp_path):
+    for split, mll in ((0, -2.0), (10, -3.0), (11, -5.0)):
+        save(uci_study.Cell("boston", split), tmp_path / "uci", scores=scores(mll))
+    save(uci_study.Cell("boston", 12, protocol="extrapolation"), tmp_path / "uci", scores={})
+    (found,) = studies.find(tmp_path)
+    assert [part.name for part in found.parts] == ["standard", "confirmation", "extrapolation"]
+    usual, confirmed, _ = (next(part.rows("boston")) for part in found.parts)
+    assert usual.scores["mll"][0] == -2.0
+    assert confirmed.scores["mll"] == pytest.approx((-4.0, 1.0)) and confirmed.done == 2
+
+
+def test_seconds_are_medians(tmp_path):
+    for split, seconds in enumerate((10.0, 12.0, 3_600.0)):
+        cell = uci_study.Cell("boston", split)
+        save(cell, tmp_path / "uci", scores=scores(-2.0) | {"seconds": seconds})
+    (found,) = studies.find(tmp_path)
+    (row, *_) = found.parts[0].rows("boston")
+    assert row.scores["seconds"][0] == 12.0 and np.isnan(row.scores["seconds"][1])
 
 
 def test_a_folder_with_a_name_of_its_own_is_known_by_its_settings(made, tmp_path, plain):

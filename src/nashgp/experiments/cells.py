@@ -332,6 +332,11 @@ COLUMNS = {  # heading -> key of a score
 }
 
 
+def protocol(cell: Mapping[str, Any]) -> str:
+    """How the rows of a cell were split, where a study has several ways."""
+    return cell.get("protocol", "")
+
+
 def plural(axis: str) -> str:
     """The name of the option that takes several values of a setting."""
     return axis if axis.endswith("s") else f"{axis}s"
@@ -353,6 +358,8 @@ class Study:
     label: Callable[[Any], str] = lambda cell: cell.set
     keep: Callable[[Any], bool] = lambda cell: True  # which points of the grid make sense
     base: dict[str, Any] | None = None  # settings that make a cell the one others are compared with
+    # Only cells of one part are compared with each other.
+    part: Callable[[Mapping[str, Any]], str] = protocol
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Options; those not given have the values of `full` or `quick`, then of the cell."""

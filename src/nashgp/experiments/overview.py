@@ -28,7 +28,7 @@ NOTES = {  # key of a score -> what it is
     "reference from itself; 0 is perfect",
     "jsd": "JSD: Jensen-Shannon divergence from the exact posterior, in nats",
     "held_out_mll": "held out: MLL of training rows that were set aside",
-    "seconds": "seconds: of one fit, compilation included; other work ran beside many",
+    "seconds": "seconds: median of a fit, compilation included; other work ran beside many",
 }
 
 
@@ -46,12 +46,16 @@ class Shown(NamedTuple):
 
     part: studies.Part
     pictures: Mapping[str, Picture]
+    glance: Mapping[str, Sequence[tuple[str, bool]]]  # method -> MLL of each set, if it is the best
     ranks: Sequence[tuple[str, str, Sequence[str]]]  # method, mean place, places
     keys: Mapping[str, str]  # headings of differences
 
 
 def write(results: Path, out: Path) -> Path:
-    """Write the page `out` from the studies in `results`; nothing is fitted."""
+    """Write the page `out` from the studies in `results`; nothing is fitted.
+
+    A name that ends in `.md` asks for Markdown: the tables without the figures.
+    """
     found = studies.find(results)
     if not found:
         raise InputError(
@@ -60,13 +64,14 @@ def write(results: Path, out: Path) -> Path:
         )
     lacks: list[str] = []
     there = {key for saved in found for part in saved.parts for key in part.columns.values()}
-    sections = [_section(saved, lacks) for saved in found]
+    plain = out.suffix == ".md"
+    sections = [_section(saved, lacks, plain=plain) for saved in found]
     return pages.write(
         out,
-        "studies.html.j2",
+        "studies.md.j2" if plain else "studies.html.j2",
         sections=sections,
         failures=[failure for saved in found for failure in saved.failures],
-        lacks=[*_lacking(found), *lacks],
+        lacks=[*_lacking(found, alone=found[0].folder == results), *lacks],
         commits=_told(found, "commit"),
         versions=_told(found, "versions"),
         notes=[note for key, note in NOTES.items() if key in there],
@@ -108,11 +113,11 @@ def _place(number: float | None) -> str:
     return DASH if number is None else f"{number:.0f}"
 
 
-def _section(saved: studies.Saved, lacks: list[str]) -> Section:
+def _section(saved: studies.Saved, lacks: list[str], *, plain: bool) -> Section:
     headline = (saved.module.__doc__ or "").partition("\n")[0] if saved.module else ""
-    parts = [_shown(part, number) for number, part in enumerate(saved.parts)]
+    parts = [_shown(part, number, plain=plain) for number, part in enumerate(saved.parts)]
     pictures = {}
-    if hasattr(saved.module, "figures") and saved.done:
+    if hasattr(saved.module, "figures") and saved.done and not plain:
         try:
             pictures = dict(_figures(saved))
         except Exception as error:  # a record that a study cannot draw must not cost the page
@@ -132,7 +137,7 @@ def _figures(saved: studies.Saved) -> Iterator[tuple[str, Picture]]:
         yield f"{saved.name}-{name}", Picture(name, said, *images, alt)
 
 
-def _shown(part: studies.Part, number: int) -> Shown:
+def _shown(part: studies.Part, number: int, *, plain: bool) -> Shown:
     places = comparing.ranks(part.of("mll")) if part.is_benchmark else {}
     means = {name: cells.mean_and_error(list(of.values())) for name, of in places.items()}
     order = sorted(means, key=lambda name: means[name])
@@ -141,7 +146,7 @@ def _shown(part: studies.Part, number: int) -> Shown:
         for name in order
     ]
     pictures = {}
-    if part.is_benchmark:
+    if part.is_benchmark and not plain:
         best = (order or list(part.methods))[:MOST]
         chosen = [name for name in part.methods if name in best]
         name = f"{part.saved.name}-{number}"
@@ -154,7 +159,24 @@ def _shown(part: studies.Part, number: int) -> Shown:
         if any(key in row.scores for row in part.differences)
     }
     worth = len(ranked) > 1 and len(part.found) > 1
-    return Shown(part, pictures, ranked if worth else [], keys)
+    glance = _glance(part) if part.is_benchmark and len(part.found) > 1 else {}
+    return Shown(part, pictures, glance, ranked if worth else [], keys)
+
+
+def _glance(part: studies.Part) -> dict[str, list[tuple[str, bool]]]:
+    """Test log density of every method on every set, and whether no mean of ours is higher.
+
+    A mean over fewer splits than others have says over how many.
+    """
+    shown: dict[str, list[tuple[str, bool]]] = {method: [] for method in part.methods}
+    for methods in part.of("mll").values():
+        means = {name: cells.mean_and_error(list(of.values())) for name, of in methods.items()}
+        best, most = max(mean for mean, _ in means.values()), max(map(len, methods.values()))
+        for method, entries in shown.items():
+            num, pair = len(methods.get(method, {})), means.get(method)
+            few = f" ({num} of {most})" if 0 < num < most else ""
+            entries.append((text(pair) + few, pair is not None and pair[0] == best))
+    return shown
 
 
 # ---- figures --------------------------------------------------------------------------------
@@ -166,7 +188,7 @@ def _dots(part: studies.Part, chosen: Sequence[str]) -> Picture | None:
     found = part.of("mll")
     labels = [name for name in part.methods if any(name in of for of in found.values())]
     beside: dict[str, dict[str, tuple[float, float]]] = {}
-    for name in found if part.protocol != "extrapolation" else ():
+    for name in found if part.name != "extrapolation" else ():
         for row in published.rows(name):
             pair = row.scores.get("mll") or row.scores.get("mll_moment_matched")
             if pair:
@@ -259,8 +281,11 @@ def _best(part: studies.Part, chosen: Sequence[str]) -> str:
 # ---- what was run, and what was not ---------------------------------------------------------
 
 
-def _lacking(found: Sequence[studies.Saved]) -> Iterator[str]:
-    """What a reader may expect and will not find, a sentence for each study."""
+def _lacking(found: Sequence[studies.Saved], *, alone: bool) -> Iterator[str]:
+    """What a reader may expect and will not find, a sentence for each study.
+
+    A folder that is itself a study has no place for others.
+    """
     for saved in found:
         lacks = []
         if saved.planned is None:
@@ -275,7 +300,7 @@ def _lacking(found: Sequence[studies.Saved]) -> Iterator[str]:
             lacks.append(f"{bare} cells were saved without calibration and training curves")
         if lacks:
             yield f"{saved.name}: {'; '.join(lacks)}."
-    if names := studies.absent(found):
+    if not alone and (names := studies.absent(found)):
         yield f"There is no folder of {', '.join(names)}."
 
 

@@ -49,7 +49,12 @@ def write(out: Path, template: str, **values: Any) -> Path:
     """Fill a template of this folder and write it whole or not at all."""
     folder = resources.files("nashgp.experiments")
     loader = FunctionLoader(lambda name: folder.joinpath(name).read_text("utf-8"))
-    forms = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    forms = Environment(
+        loader=loader,
+        autoescape=".html" in template,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
     text = forms.get_template(template).render(**values)
     with whole_file(out) as partial:
         partial.write_text(text, encoding="utf-8")

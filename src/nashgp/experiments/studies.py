@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import importlib
 import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -139,20 +140,21 @@ class Saved:
 
     @functools.cached_property
     def parts(self) -> list["Part"]:
-        """What can be compared: the records of each protocol, the usual one first."""
+        """What can be compared: the records of each part of the study, the usual one first."""
+        part = self.study.part if self.study else cells.protocol
         kinds: dict[str, list[Record]] = {}
         for record in (*self.done, *self.failed):
             if record["cell"]:
-                kinds.setdefault(record["cell"].get("protocol", ""), []).append(record)
+                kinds.setdefault(part(record["cell"]), []).append(record)
         order = sorted(kinds, key=lambda kind: (kind != "standard", kind))
         return [Part(kind, self, kinds[kind]) for kind in order]
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """The records of a study that share a protocol."""
+    """The records of a study that can be compared with each other."""
 
-    protocol: str
+    name: str
     saved: Saved
     every: Sequence[Record]
 
@@ -213,11 +215,13 @@ class Part:
             splits, scores = self.found.get(name, {}).get(method, {}), {}
             for key in self.columns.values():
                 values = [s[key] for s in splits.values() if _is_number(s.get(key))]
-                if values:
+                if values and key == "seconds":  # a machine that paused says nothing of a method
+                    scores[key] = statistics.median(values), math.nan
+                elif values:
                     scores[key] = cells.mean_and_error(values)
             if (name, method) in tried:
                 yield Row(method, scores, len(splits), self._failed(name, method))
-        for row in published.rows(name) if self.protocol in ("", "standard") else ():
+        for row in published.rows(name) if self.name != "extrapolation" else ():
             scores = {key: row.scores[key] for key in self.columns.values() if key in row.scores}
             if scores:
                 yield Row(row.name, scores, source=row.source)

@@ -1,5 +1,6 @@
 """The regressor as a user meets it: units, distributions, weights, warm starts, bad input."""
 
+import copy
 import logging
 import pickle
 import warnings
@@ -15,7 +16,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures
 
-from nashgp import DeepGPRegressor, kernels, load, predict, train
+from nashgp import DeepGPRegressor, growth, kernels, load, predict, train
 from nashgp.errors import InputError, NumericalError, UntrustedRatioWarning
 from nashgp.estimators import base
 from nashgp.estimators.base import Task
@@ -343,15 +344,17 @@ def test_a_deep_model_of_many_rows_is_averaged_with_a_wide_single_layer(monkeypa
         return [[layer.num_inducing for layer in one.model.layers] for one in members]
 
     few = {"num_mixture": 4, "random_state": 0, "num_steps": 6}
+    monkeypatch.setattr(growth, "best_shares", lambda scores: (3, 1))
     model = DeepGPRegressor(num_layers=3, **few).fit(x, y)
     assert sizes(model) == [[5, 5, 9], [12]] and model.num_inducing_ == 9
+    assert model.fitted_.deal == (0, 0, 0, 1)
     assert (model.last_layer_, model.powers_) == ("natural", [1.0, 1.0])
     assert isinstance(members_of(model.fitted_)[1].posterior, CollapsedPosterior)
     model.save(tmp_path / "model")
     again = load(tmp_path / "model")
     np.testing.assert_array_equal(again.predict(x), model.predict(x))
     again.set_params(warm_start=True).fit(x, y)  # each goes on as what it is
-    assert sizes(again) == sizes(model)
+    assert sizes(again) == sizes(model) and again.fitted_.deal == model.fitted_.deal
     assert sizes(DeepGPRegressor(num_layers=1, **few).fit(x, y)) == [[12]]
     for settings in ({"num_inducing": 7}, {"power": 0.5}, {"batch_size": 40}):
         assert len(sizes(DeepGPRegressor(**few, **settings).fit(x, y))) == 1
@@ -359,6 +362,43 @@ def test_a_deep_model_of_many_rows_is_averaged_with_a_wide_single_layer(monkeypa
     monkeypatch.setattr(base, "WIDE_INDUCING", 12)
     monkeypatch.setattr(base, "TOP_ALONE", 10)
     assert sizes(DeepGPRegressor(**few).fit(x, y)) == [[5, 10]]
+
+
+def test_rows_that_weigh_members_are_learned_in_the_end(monkeypatch):
+    """The wide layer's posterior is that of all rows, and a member without a share is left out."""
+    monkeypatch.setattr(base, "FEW_ROWS", 100)
+    monkeypatch.setattr(base, "NUM_INDUCING", 5)
+    monkeypatch.setitem(base.WIDE, "num_inducing", 12)
+    seen, shares = [], (1, 3)
+
+    def spy(scores):
+        seen.append(scores.shape)
+        return shares
+
+    monkeypatch.setattr(growth, "best_shares", spy)
+    x, y = wave(130)
+    few = {"num_mixture": 4, "random_state": 0, "num_steps": 10}
+    model = DeepGPRegressor(**few).fit(x, y)
+    wide = members_of(model.fitted_)[1]
+    layer = wide.model.layers[0]
+    rows, t = model.scaling_.forward(x, y[:, None])
+    with jax.enable_x64(True):
+        rows, zero = jnp.asarray(rows), jnp.zeros((1, 1))
+        kzz, kzx = (np.asarray(layer.kernel.cross(layer.z, of)) for of in (layer.z, rows))
+        noise = float(wide.model.likelihood.moments(zero, zero)[1][0, 0])
+        solved = np.linalg.solve(kzz + 1e-6 * np.eye(12), kzx)
+        rest = np.asarray(layer.kernel.diag(rows)) - np.sum(kzx * solved, axis=0) + noise
+        want = kzx.T @ np.linalg.solve(kzz + kzx / rest @ kzx.T, kzx / rest @ t)
+    alone = copy.copy(model)
+    alone.fitted_ = wide
+    mean = model.scaling_.y_mean[0] + model.scaling_.y_scale[0] * want[:, 0]
+    np.testing.assert_allclose(alone.predict(x), mean, atol=1e-3)
+    shares = (4, 0)
+    assert len(members_of(DeepGPRegressor(**few).fit(x, y).fitted_)) == 1
+    assert seen == [(2, 13), (2, 13)]
+    DeepGPRegressor(**few).fit(x[:105], y[:105])  # 95 would be too few for a deep start
+    DeepGPRegressor(**few, num_restarts=1).fit(x, y)
+    assert len(seen) == 2
 
 
 def test_the_seed_decides_and_none_is_a_new_one():

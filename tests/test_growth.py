@@ -276,3 +276,27 @@ def test_the_number_of_restarts_follows_the_model():
         start = model._start(0, Task(x, x[:, :1], np.ones(len(x)), likelihood))
         plans[num, layers] = model._plan(start, num).num_restarts
     assert plans == {(300, 2): 2, (40, 2): 2, (300, 1): 1}
+
+
+# ---- shares -------------------------------------------------------------------------------------
+
+
+def test_shares_are_those_that_held_out_rows_ask_for():
+    """Rows of which three in four are told by one model, and the rest by the other."""
+    sure, wrong = np.log(2.0), np.log(0.2)
+    first = np.array([sure, sure, sure, wrong] * 20)
+    second = np.array([wrong, wrong, wrong, sure] * 20)
+    assert growth.best_shares(np.stack([first, second])) == (3, 1)
+    assert growth.best_shares(np.stack([second, first])) == (1, 3)
+    assert growth.best_shares(np.stack([first, first - 0.1])) == (4, 0)
+    assert growth.best_shares(np.stack([first - 0.1, first])) == (1, 3)  # the first one stays
+    assert growth.best_shares(np.stack([first, first])) == (2, 2)
+
+
+def test_functions_are_drawn_by_shares(pair):
+    model, x, _ = pair
+    uneven = copy.copy(model)
+    uneven.fitted_ = Ensemble(model.fitted_.members, (3, 1))
+    sizes = [part.draws.draws[0].correction.shape[0] for part in uneven.sample_functions(8)._parts]
+    assert sizes == [6, 2]
+    assert uneven.sample_functions(8)(x).shape == (60, 8)

@@ -317,16 +317,19 @@ def test_single_precision_is_kept_and_close(name):
 # ---- several models -----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("deal", [(0, 1), (0, 0, 0, 1)])
 @pytest.mark.parametrize("name", LIKELIHOODS)
-def test_a_blend_of_parts_is_the_whole(name, x64):
+def test_a_blend_of_parts_is_the_whole(name, deal, x64):
     """Draws dealt out to two members of one likelihood: nothing about the whole may change."""
     mean, variance = (np.concatenate([part, part[:1]]) for part in latent(name))
     make = LIKELIHOODS[name][0]
 
     def of(draws):
+        draws = list(draws)
         return Mixture(jnp.asarray(mean[draws]), jnp.asarray(variance[draws]), make())
 
-    whole, blend = of([0, 1, 2, 3]), Blend((of([0, 1]), of([2, 3])))
+    num = 4 * deal.count(0) // len(deal)
+    whole, blend = of([0, 1, 2, 3]), Blend((of(range(num)), of(range(num, 4))), deal)
     y = jnp.round(jnp.abs(jnp.asarray(mean[1])))
     for got, want in zip(blend.moments(), whole.moments(), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-10)
@@ -341,12 +344,14 @@ def test_a_blend_of_parts_is_the_whole(name, x64):
 
 
 def test_members_of_a_blend_keep_their_noise(x64):
-    """Two models that agree on the mean and not on the noise: half of each normal."""
+    """Two models that agree on the mean and not on the noise: a quarter and three."""
     zero, tiny = jnp.zeros((1, 1, 1)), jnp.full((1, 1, 1), 1e-12)
-    blend = Blend((Mixture(zero, tiny, Gaussian([0.01])), Mixture(zero, tiny, Gaussian([4.0]))))
+    narrow, wide = (Mixture(zero, tiny, Gaussian([noise])) for noise in (0.01, 4.0))
+    blend = Blend((narrow, wide), (0, 1, 1, 1))
     y = jnp.asarray([[1.5]])
-    want = 0.5 * (stats.norm.pdf(1.5, 0.0, 0.1) + stats.norm.pdf(1.5, 0.0, 2.0))
+    want = 0.25 * stats.norm.pdf(1.5, 0.0, 0.1) + 0.75 * stats.norm.pdf(1.5, 0.0, 2.0)
     np.testing.assert_allclose(blend.log_density(y, jnp.ones_like(y)), np.log([want]), rtol=1e-6)
-    np.testing.assert_allclose(blend.moments()[1], [[0.5 * 4.01]], rtol=1e-6)
+    np.testing.assert_allclose(blend.moments()[1], [[0.0025 + 3.0]], rtol=1e-6)
     drawn = np.asarray(blend.sample(jr.key(0), 4_000))[:, 0, 0]
-    np.testing.assert_allclose(np.mean(np.abs(drawn) < 0.3), 0.5 * (0.9973 + 0.1192), atol=0.03)
+    near = 0.25 * 0.9973 + 0.75 * 0.1192
+    np.testing.assert_allclose(np.mean(np.abs(drawn) < 0.3), near, atol=0.03)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Bool, Float
+from scipy.special import logsumexp
 
 from nashgp import predict, train
 from nashgp.batch import Data
@@ -24,6 +25,7 @@ from nashgp.shapes import Key
 
 POWERS = (0.5, 0.0, 1.0)  # the first unless another is clearly better
 HELD_OUT = 0.2  # share of the training rows that judge the powers
+QUARTERS = 4  # parts of an average that its members may have
 LOOKS = (0.1, 0.2, 0.4, 0.7, 1.0)  # at rows held out, as shares of a burn-in
 TRIED = 0.5  # of a burn-in to draw for each look: fewer draws make late hyperparameters look bad
 
@@ -127,6 +129,18 @@ def clearly_best(scores: Float[np.ndarray, "L N"]) -> int:
     best = int(np.argmax(np.mean(scores, axis=1)))
     gain = scores[best] - scores[0]
     return best if np.mean(gain) > np.std(gain) / len(gain) ** 0.5 else 0
+
+
+def best_shares(scores: Float[np.ndarray, "I N"]) -> tuple[int, ...]:
+    """The shares in an average of models under which held-out rows are most likely.
+
+        argmax_w Σ_n log Σ_i w_i exp(scores_in)        w_i in quarters, w_0 > 0
+
+    so that the first model stays whatever happens.
+    """
+    every = itertools.product(range(QUARTERS + 1), repeat=len(scores))
+    fair = sorted((s for s in every if sum(s) == QUARTERS and s[0] > 0), key=max)  # even ones first
+    return max(fair, key=lambda s: np.mean(logsumexp(scores.T, axis=1, b=np.array(s) / QUARTERS)))
 
 
 def learn_hyperparameters(

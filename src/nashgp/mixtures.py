@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
@@ -143,9 +144,17 @@ class Mixture(AbstractMixture):
 
 
 class Blend(AbstractMixture):
-    """Several mixtures in equal parts: what an ensemble of models predicts."""
+    """Several mixtures averaged: what an ensemble of models predicts.
+
+    `p(y) = Σ_i w_i p_i(y)`, `w_i` the share of `i` in `deal`; draws are in that proportion too.
+    """
 
     members: tuple[AbstractMixture, ...]
+    deal: tuple[int, ...] = eqx.field(static=True)
+
+    @property
+    def weights(self) -> Float[np.ndarray, " I"]:
+        return np.bincount(self.deal, minlength=len(self.members)) / len(self.deal)
 
     @property
     def is_discrete(self) -> bool:
@@ -157,29 +166,32 @@ class Blend(AbstractMixture):
 
     def moments(self) -> tuple[Float[Array, "N R"], Float[Array, "N R"]]:
         means, variances = zip(*(member.moments() for member in self.members), strict=True)
-        return _total(jnp.stack(means), jnp.stack(variances))
+        return _total(jnp.stack(means), jnp.stack(variances), self.weights)
 
     def log_density(
         self, y: Float[Array, "N Q"], weight: Float[Array, "N Q"]
     ) -> Float[Array, " N"]:
         parts = jnp.stack([member.log_density(y, weight) for member in self.members])
-        return logsumexp(parts, axis=0) - jnp.log(1.0 * len(parts)).astype(parts.dtype)
+        return logsumexp(parts, axis=0, b=self.weights.astype(parts.dtype)[:, None])
 
     def cdf(self, y: Float[Array, "N Q"]) -> Float[Array, "N Q"]:
-        return jnp.mean(jnp.stack([member.cdf(y) for member in self.members]), axis=0)
+        parts = jnp.stack([member.cdf(y) for member in self.members])
+        return jnp.tensordot(self.weights.astype(parts.dtype), parts, axes=1)
 
     def sample(self, key: Key, num: int) -> Float[Array, "{num} N Q"]:
         pick, rest = jr.split(key)
         keys = jr.split(rest, len(self.members))
         drawn = jnp.stack([m.sample(k, num) for m, k in zip(self.members, keys, strict=True)])
-        which = jr.randint(pick, (1, *drawn.shape[1:3], 1), 0, len(self.members))
-        return jnp.take_along_axis(drawn, which, axis=0)[0]
+        turn = jr.randint(pick, (1, *drawn.shape[1:3], 1), 0, len(self.deal))
+        return jnp.take_along_axis(drawn, jnp.asarray(self.deal)[turn], axis=0)[0]
 
 
 def _total(
-    means: Float[Array, "S N R"], variances: Float[Array, "S N R"]
+    means: Float[Array, "S N R"],
+    variances: Float[Array, "S N R"],
+    weights: Float[np.ndarray, " S"] | None = None,
 ) -> tuple[Float[Array, "N R"], Float[Array, "N R"]]:
-    """`E y = mean_s m_s` and `Var y = mean_s v_s + mean_s (m_s - E y)²`."""
-    mean = jnp.mean(means, axis=0)
-    within = jnp.mean(variances, axis=0)
-    return mean, within + jnp.mean((means - mean[None]) ** 2, axis=0)
+    """`E y = mean_s m_s` and `Var y = mean_s v_s + mean_s (m_s - E y)²`, weighed means if asked."""
+    weights = None if weights is None else weights.astype(means.dtype)
+    mean = jnp.average(means, axis=0, weights=weights)
+    return mean, jnp.average(variances + (means - mean[None]) ** 2, axis=0, weights=weights)

@@ -26,12 +26,16 @@ def mixture(
 
     The draws and their hidden noise depend on the key alone and are shared by all rows, so a
     row's prediction does not depend on which other rows are asked for. The members of an ensemble
-    share the draws out evenly.
+    have draws by their shares.
     """
     if isinstance(fitted, Ensemble):
-        keys, each = jr.split(key, len(fitted.members)), -(-num_samples // len(fitted.members))
-        pairs = zip(keys, fitted.members, strict=True)
-        return Blend(tuple(mixture(k, one, x, num_samples=each) for k, one in pairs))
+        keys, deal = jr.split(key, len(fitted.members)), fitted.deal
+        each = -(-num_samples // len(deal))  # draws of a whole turn
+        parts = tuple(
+            mixture(k, one, x, num_samples=each * deal.count(number))
+            for number, (k, one) in enumerate(zip(keys, fitted.members, strict=True))
+        )
+        return Blend(parts, deal)
     return _of_one(key, fitted, x, num_samples)
 
 

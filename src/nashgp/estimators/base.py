@@ -3,6 +3,7 @@
 import abc
 import copy
 import dataclasses
+import itertools
 import logging
 import os
 import warnings
@@ -75,6 +76,7 @@ WIDE_INDUCING, WIDE_SIZE = 1_024, 2**25  # of a wide single layer, and most rows
 # Of the last of several layers where rows are many, beside a wide layer and where none is afforded.
 TOP_INDUCING, TOP_ALONE = 256, 512
 WIDE_STEPS, WIDE_RATE = 100, 0.05
+WEIGHED, ABSORBING = 0.1, 0.1  # rows that weigh the two, and steps with them after that, as shares
 WIDE = {"num_layers": 1, "num_inducing": WIDE_INDUCING, "last_layer": "collapsed", "power": 1.0}
 LEARNED = {"learned_skip": True, "low_rank": True, "hidden_variance": 0.01, "lengthscale": 0.5}
 HIDDEN_SCALE = 1e-3  # the published 1e-5 starts so far from the prior that Adam is long on its way
@@ -125,6 +127,11 @@ class Task(NamedTuple):
         """The same with some of the rows."""
         return self._replace(x=self.x[chosen], t=self.t[chosen], w=self.w[chosen])
 
+    def apart(self, seed: int, num_held: int) -> "tuple[Task, Task]":
+        """The same without some random rows, and with those rows alone."""
+        order = np.random.default_rng(seed).permutation(len(self.x))
+        return self.of(order[num_held:]), self.of(order[:num_held])
+
     def data(self, dtype: str, *, padded: bool = True) -> Data:
         return make_data(self.x, self.t, self.w, dtype=dtype, padded=padded)
 
@@ -135,6 +142,20 @@ class Trained(NamedTuple):
     plan: Plan
     power: float
     outcome: train.Outcome
+
+
+class Team(NamedTuple):
+    """The members of a fit, how the first was trained, their powers and their shares."""
+
+    first: Trained
+    members: tuple[Fitted, ...]
+    powers: list[float]
+    shares: tuple[int, ...] = ()
+
+    @property
+    def fitted(self) -> Fitted | Ensemble:
+        first, *others = self.members
+        return Ensemble(self.members, self.shares) if others else first
 
 
 class Leg(NamedTuple):
@@ -272,34 +293,25 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         if precise is not self and not previous:
             task = task._replace(likelihood=precise._start_likelihood(t))
         maker, first = precise._suited(seed, task)
-        plan, power, outcome = first or maker._member(seed, task)
-        members, powers = [outcome.fitted], [power]
-        for number in range(1, len(previous) if previous else plan.num_restarts):
-            if outcome.history.interrupted:
-                break
-            again = maker._restart(number, seed + number, plan, task)
-            outcome.history.events += tuple(
-                f"member {number + 1}: {event}" for event in again.outcome.history.events
-            )
-            if not again.outcome.history.interrupted:  # half a member would only do harm
-                members.append(again.outcome.fitted)
-                powers.append(again.power)
+        make = maker._weighed if not first and maker._weighs(task) else maker._team
+        team = make(seed, task, first)
+        plan, power, outcome = team.first
         if keeper:
             keeper.write()
 
         # Only now: a fit that failed leaves the estimator as it was.
         self.seed_, self.kept_, self.scaling_ = seed, kept, scaling
         vars(self).update(targets.learned)
-        self.fitted_ = Ensemble(tuple(members)) if len(members) > 1 else members[0]
+        self.fitted_ = team.fitted
         self.history_ = outcome.history
         self.num_inducing_ = outcome.fitted.model.layers[-1].num_inducing
         self.num_layers_ = len(outcome.fitted.model.layers)
-        self.num_restarts_ = len(members)
+        self.num_restarts_ = len(team.members)
         self.remembers_ = self.num_inducing != maker.num_inducing == DISTINCT
         self.num_steps_ = len(outcome.history.objective)
         self.batch_size_ = plan.batch_size or plan.num_rows
         self.dtype_ = precise.dtype
-        self.last_layer_, self.power_, self.powers_ = plan.last_layer, power, powers
+        self.last_layer_, self.power_, self.powers_ = plan.last_layer, power, team.powers
         self._warn_of_ratio()
         self._warn_of_chains()
         return self
@@ -325,19 +337,19 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         likes, num_rows = self._likes(task), len(task.x)
         if len(likes) == 1:
             return likes[0], None
-        order = np.random.default_rng(seed).permutation(num_rows)
-        held, kept = np.split(order, [round(growth.HELD_OUT * num_rows)])
-        apart = task.of(held).data(self.dtype, padded=False)
+        kept, held = task.apart(seed, round(growth.HELD_OUT * num_rows))
         scores = []
         for like in likes:
-            trained = like._member(seed, task.of(kept))
+            trained = like._member(seed, kept)
             if trained.outcome.history.interrupted:
                 return like, trained
-            key = jr.split(jr.key(seed))[1]
-            scores.append(
-                growth.scores(key, trained.outcome.fitted, apart, num_samples=self.num_mixture)
-            )
+            scores.append(self._scores(seed, trained.outcome.fitted, held))
         return likes[growth.clearly_best(np.stack(scores))], None
+
+    def _scores(self, seed: int, fitted: Fitted, held: Task) -> np.ndarray:
+        """Log density of each row that was set apart."""
+        key, data = jr.split(jr.key(seed))[1], held.data(self.dtype, padded=False)
+        return growth.scores(key, fitted, data, num_samples=self.num_mixture)
 
     def _likes(self, task: Task) -> "list[DeepGPEstimator]":
         """What held-out rows choose from where settings leave a choice; the first if in doubt."""
@@ -417,6 +429,72 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         plan = self._plan(start, num_rows - self._num_held(num_rows), warm=warm)
         plan = plan._replace(checkpoint=task.keeper)
         return Trained(plan, *self._train(seed, plan, start, task))
+
+    def _team(self, seed: int, task: Task, first: Trained | None = None) -> Team:
+        """All members, in equal parts or in those of the fit to go on from."""
+        first = first or self._member(seed, task)
+        outcome, previous = first.outcome, task.previous
+        members, powers = [outcome.fitted], [first.power]
+        for number in range(1, len(previous) if previous else first.plan.num_restarts):
+            if outcome.history.interrupted:
+                break
+            again = self._restart(number, seed + number, first.plan, task)
+            outcome.history.events += tuple(
+                f"member {number + 1}: {event}" for event in again.outcome.history.events
+            )
+            if not again.outcome.history.interrupted:  # half a member would only do harm
+                members.append(again.outcome.fitted)
+                powers.append(again.power)
+        shares = getattr(self.fitted_, "shares", ()) if previous else ()
+        return Team(first, tuple(members), powers, shares if len(shares) == len(members) else ())
+
+    def _weighs(self, task: Task) -> bool:
+        """Whether members are a deep model and a wide layer, and rows can be spared to tell."""
+        few = self._num_kept(len(task.x))
+        two = self.num_restarts in ("auto", 2) and self.num_layers != 1 and not task.previous
+        return two and all(self._may_be_wide(n, task.likelihood) for n in (few, len(task.x)))
+
+    def _num_kept(self, num_rows: int) -> int:
+        """Rows that are left when some are set apart to weigh members."""
+        return num_rows - round(WEIGHED * num_rows)
+
+    def _weighed(self, seed: int, task: Task, first: Trained | None = None) -> Team:
+        """A deep model and a wide layer in the shares that rows set apart find best.
+
+        Then both learn from those rows too: the wide layer's posterior is that of all rows, and the
+        deep model takes some steps more. A member without a share is left out.
+        """
+        num_held = len(task.x) - self._num_kept(len(task.x))
+        kept, held = task.apart(seed, num_held)
+        team = self._team(seed, kept, first)
+        if len(team.members) == 1:
+            return team
+        scores = np.stack([self._scores(seed, member, held) for member in team.members])
+        shares = growth.best_shares(scores)
+        log.info("Rows set apart give the deep model and the wide layer shares of %s.", shares)
+        makers = (self, self._wide)
+        members = tuple(
+            maker._absorb(seed + number, power, member, task)
+            for number, (maker, member, power) in enumerate(
+                zip(makers, team.members, team.powers, strict=True)
+            )
+            if shares[number]
+        )
+        parts = tuple(share for share in shares if share)
+        return team._replace(members=members, powers=team.powers[: len(members)], shares=parts)
+
+    def _absorb(self, seed: int, power: float, fitted: Fitted, task: Task) -> Fitted:
+        """A fit of most rows of a task, gone on with all of them."""
+        plan = self._plan(fitted, len(task.x), warm=True)._replace(checkpoint=task.keeper)
+        num_steps = 0 if plan.last_layer == "collapsed" else round(ABSORBING * plan.num_steps)
+        slow = copy.copy(self).set_params(learning_rate=self.learning_rate or MIXED_RATE)
+        game = NETWORK_RATE if recipes.is_anchored(fitted) else None
+        engine = slow._engine(plan, num_steps, power, game)
+        options = {"num_kept": self.num_mixture} | self._run_options(plan)
+        key = jr.fold_in(jr.key(seed), 2)
+        return (
+            growth.Stage(engine, num_steps, options).run(key, fitted, task.data(self.dtype)).fitted
+        )
 
     def _keeper(
         self, checkpoint: FilePath | None, resume: FilePath | None, seconds: float, given: Any
@@ -914,10 +992,12 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         check_is_fitted(self)
         at_least_one("n_samples", n_samples)
         members, key = members_of(self.fitted_), jr.key(random_state)
+        deal = self.fitted_.deal if isinstance(self.fitted_, Ensemble) else (0,)
+        turns = list(itertools.islice(itertools.cycle(deal), n_samples))
         parts = []
         with scope(self._dtype):
             for number, member in enumerate(members):
-                share = len(range(number, n_samples, len(members)))  # dealt out in turn
+                share = sum(turn == number for turn in turns)
                 one = key if len(members) == 1 else jr.fold_in(key, number)
                 if share:
                     parts.append(Part(_draw(one, member, share), member.model.likelihood))

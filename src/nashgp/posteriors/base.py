@@ -62,9 +62,19 @@ class Fitted(eqx.Module):
 
 
 class Ensemble(eqx.Module):
-    """Several fitted models of the same rows, to be averaged in prediction."""
+    """Several fitted models of the same rows, to be averaged in prediction.
+
+    `shares` are the parts of each in the average, as whole numbers; without any they are equal.
+    """
 
     members: tuple[Fitted, ...]
+    shares: tuple[int, ...] = eqx.field(static=True, default=())
+
+    @property
+    def deal(self) -> tuple[int, ...]:
+        """Whose turn it is, again and again: `(0, 0, 0, 1)` for shares of 3 and 1."""
+        shares = self.shares or (1,) * len(self.members)
+        return tuple(number for number, share in enumerate(shares) for _ in range(share))
 
 
 def members_of(fitted: Fitted | Ensemble) -> tuple[Fitted, ...]:

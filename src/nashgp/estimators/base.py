@@ -293,8 +293,8 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         if precise is not self and not previous:
             task = task._replace(likelihood=precise._start_likelihood(t))
         maker, first = precise._suited(seed, task)
-        make = maker._weighed if not first and maker._weighs(task) else maker._team
-        team = make(seed, task, first)
+        weighs = not first and maker._weighs(task)
+        team = maker._weighed(seed, task) if weighs else maker._team(seed, task, first)
         plan, power, outcome = team.first
         if keeper:
             keeper.write()
@@ -458,7 +458,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         """Rows that are left when some are set apart to weigh members."""
         return num_rows - round(WEIGHED * num_rows)
 
-    def _weighed(self, seed: int, task: Task, first: Trained | None = None) -> Team:
+    def _weighed(self, seed: int, task: Task) -> Team:
         """A deep model and a wide layer in the shares that rows set apart find best.
 
         Then both learn from those rows too: the wide layer's posterior is that of all rows, and the
@@ -466,7 +466,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         """
         num_held = len(task.x) - self._num_kept(len(task.x))
         kept, held = task.apart(seed, num_held)
-        team = self._team(seed, kept, first)
+        team = self._team(seed, kept)
         if len(team.members) == 1:
             return team
         scores = np.stack([self._scores(seed, member, held) for member in team.members])

@@ -92,7 +92,8 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
         second is deep from the start, and so on in turn. With normal noise and more than 2,000 rows
         (32,768 at most) the first is deep from the start, and the second a single layer with 1,024
         inducing inputs, unless `num_inducing`, `power`, `last_layer`, `batch_size` or
-        `validation_fraction` were set. "auto" is 2 in these two cases, else 1.
+        `validation_fraction` were set; a tenth of the rows, set apart at first, says in which parts
+        to average these two. "auto" is 2 in these two cases, else 1.
     num_mixture : int
         Posterior draws that make up a prediction, shared out among the members.
     allow_missing : bool

@@ -129,7 +129,7 @@ def test_patience_survives_scores_that_are_no_numbers(tmp_path, monkeypatch):
 X = rows(40, 2)
 Y = np.sin(2.0 * X[:, 0]) + 0.1 * rows(40, 1, seed=3)[:, 0]
 TINY = {"num_inducing": 5, "num_mixture": 4, "random_state": 0}
-FITS = {  # every way through a fit: members, powers judged, growth, games, samplers
+FITS = {  # every way through a fit: members, powers judged, growth, games, samplers, shares
     "members": {"num_layers": 1, "num_steps": 250, "num_restarts": 2, "power": 0.5},
     "judged": {
         "num_layers": 1,
@@ -143,6 +143,7 @@ FITS = {  # every way through a fit: members, powers judged, growth, games, samp
     "paper": {"engine": "ipvi", "game": "paper", "num_steps": 600},
     "natural": {"last_layer": "natural", "batch_size": 8, "num_steps": 700},
     "float32": {"dtype": "float32", "num_layers": 1, "num_steps": 600},
+    "weighed": {"num_inducing": "auto", "num_steps": 400},
 }
 SLOW_FITS = [name for name in FITS if name != "members"]
 
@@ -154,6 +155,11 @@ SLOW_FITS = [name for name in FITS if name != "members"]
 )
 def test_a_fit_that_dies_ends_as_one_that_does_not(name, monkeypatch, tmp_path):
     monkeypatch.setattr(base, "JUDGED_ROWS", 20)
+    if name == "weighed":  # as if rows were many
+        monkeypatch.setattr(base, "FEW_ROWS", 30)
+        monkeypatch.setattr(base, "NUM_INDUCING", 5)
+        monkeypatch.setattr(base, "TOP_INDUCING", 6)
+        monkeypatch.setitem(base.WIDE, "num_inducing", 7)
     path, settings = tmp_path / "file", TINY | FITS[name]
     whole = DeepGPRegressor(**settings).fit(X, Y)
     monkeypatch.setattr(base, "FileCheckpoint", Mortal)

@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 
 from nashgp.errors import InputError
-from nashgp.experiments import cells, overview, pages, plots, power_uci, published, report, studies
+from nashgp.experiments import (
+    cells,
+    comparing,
+    overview,
+    pages,
+    plots,
+    power_uci,
+    published,
+    report,
+    studies,
+)
 from nashgp.experiments import uci as uci_study
 from tests.browser import Links, Rows, look
 
@@ -124,6 +134,14 @@ def test_differences_are_those_of_the_same_splits(rows):
 def test_ranks_are_means_over_sets(rows):
     assert ["collapsed power 0", "1.500 ± 0.500", "1", "2"] in rows
     assert ["closed power 0", "1.500 ± 0.500", "2", "1"] in rows
+
+
+def test_standings_leave_nobody_out():
+    found = {
+        "one": {"a": {0: 1.0}, "b": {0: 2.0}, "c": {1: 3.0}},
+        "two": {"a": {0: 1.0}, "b": {0: 0.0}},
+    }
+    assert comparing.standings(found) == ["c", "a", "b"]  # 1/3; 1 and 1/2; 2/3 and 1
 
 
 def test_the_best_of_each_set_is_bold_at_a_glance(made, tmp_path):

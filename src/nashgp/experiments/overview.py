@@ -147,7 +147,7 @@ def _shown(part: studies.Part, number: int, *, plain: bool) -> Shown:
     ]
     pictures = {}
     if part.is_benchmark and not plain:
-        best = (order or list(part.methods))[:MOST]
+        best = comparing.standings(part.of("mll"))[:MOST]
         chosen = [name for name in part.methods if name in best]
         name = f"{part.saved.name}-{number}"
         for make in (_dots, _places, _calibration, _training):
@@ -275,7 +275,7 @@ def _training(part: studies.Part, chosen: Sequence[str]) -> Picture | None:
 
 
 def _best(part: studies.Part, chosen: Sequence[str]) -> str:
-    return f" Shown are the {MOST} best by rank." if len(chosen) < len(part.methods) else ""
+    return f" Shown are the {MOST} best by place." if len(chosen) < len(part.methods) else ""
 
 
 # ---- what was run, and what was not ---------------------------------------------------------

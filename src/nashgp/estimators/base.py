@@ -488,7 +488,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         plan = self._plan(fitted, len(task.x), warm=True)._replace(checkpoint=task.keeper)
         num_steps = 0 if plan.last_layer == "collapsed" else round(ABSORBING * plan.num_steps)
         slow = copy.copy(self).set_params(learning_rate=self.learning_rate or MIXED_RATE)
-        game = NETWORK_RATE if recipes.is_anchored(fitted) else None
+        game = self._network_rate if recipes.is_anchored(fitted) else None
         engine = slow._engine(plan, num_steps, power, game)
         options = {"num_kept": self.num_mixture} | self._run_options(plan)
         key = jr.fold_in(jr.key(seed), 2)
@@ -734,6 +734,11 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         return given, theirs
 
     @property
+    def _network_rate(self) -> float:
+        """Rate of the networks of an anchored game."""
+        return float((self.engine_options or {}).get(recipes.NETWORK_RATE, NETWORK_RATE))
+
+    @property
     def _num_samples(self) -> int:
         return int(self.num_samples or (PAPER_SAMPLES if self._plays_paper else NUM_SAMPLES))
 
@@ -939,7 +944,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         whole = plan.last_layer == "gradient"
         mixes = self._plays_anchored and (whole or self.num_layers > 1)
         rests = mixes and not whole and not plan.many
-        rate = float((self.engine_options or {}).get(recipes.NETWORK_RATE, NETWORK_RATE))
+        rate = self._network_rate
         if mixes and recipes.is_anchored(start):  # a warm start: the game goes on
             return [Leg(keys[0], plan.num_steps + plan.num_mixed, network_rate=rate)]
 

@@ -16,6 +16,7 @@ from nashgp.checkpoints import FileCheckpoint, before
 from nashgp.engines import DSVI
 from nashgp.errors import InputError
 from nashgp.estimators import base
+from nashgp.estimators import settings as chosen
 from tests.cases import ENGINES, rows, tiny_data, tiny_fitted
 
 
@@ -154,12 +155,12 @@ SLOW_FITS = [name for name in FITS if name != "members"]
     "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW_FITS)) for n in FITS]
 )
 def test_a_fit_that_dies_ends_as_one_that_does_not(name, monkeypatch, tmp_path):
-    monkeypatch.setattr(base, "JUDGED_ROWS", 20)
+    monkeypatch.setattr(chosen, "JUDGED_ROWS", 20)
     if name == "weighed":  # as if rows were many
-        monkeypatch.setattr(base, "FEW_ROWS", 30)
-        monkeypatch.setattr(base, "NUM_INDUCING", 5)
-        monkeypatch.setattr(base, "TOP_INDUCING", 6)
-        monkeypatch.setitem(base.WIDE, "num_inducing", 7)
+        monkeypatch.setattr(chosen, "FEW_ROWS", 30)
+        monkeypatch.setattr(chosen, "NUM_INDUCING", 5)
+        monkeypatch.setattr(chosen, "TOP_INDUCING", 6)
+        monkeypatch.setitem(chosen.WIDE, "num_inducing", 7)
     path, settings = tmp_path / "file", TINY | FITS[name]
     whole = DeepGPRegressor(**settings).fit(X, Y)
     monkeypatch.setattr(base, "FileCheckpoint", Mortal)

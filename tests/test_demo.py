@@ -16,7 +16,7 @@ from scipy.special import ndtri
 
 from nashgp import recipes
 from nashgp.errors import InputError
-from nashgp.estimators import base
+from nashgp.estimators import training
 from nashgp.experiments import demo, report
 from tests.browser import Links, look
 
@@ -104,7 +104,7 @@ def test_other_settings_are_another_fit(monkeypatch):
     before = cell.name
     assert before != dataclasses.replace(cell, split=1).name
     assert before != dataclasses.replace(cell, size=demo.FULL).name
-    monkeypatch.setattr(base, "HIDDEN_SCALE", 0.5)  # as a new version might choose
+    monkeypatch.setattr(training, "HIDDEN_SCALE", 0.5)  # as a new version might choose
     assert cell.name != before
 
 

@@ -18,8 +18,9 @@ from sklearn.preprocessing import PolynomialFeatures
 
 from nashgp import DeepGPRegressor, growth, kernels, load, predict, train
 from nashgp.errors import InputError, NumericalError, UntrustedRatioWarning
-from nashgp.estimators import base
-from nashgp.estimators.base import Task
+from nashgp.estimators import settings as chosen
+from nashgp.estimators import teams, training
+from nashgp.estimators.training import Task
 from nashgp.likelihoods import Bernoulli, Gaussian
 from nashgp.posteriors import CollapsedPosterior, members_of
 
@@ -270,9 +271,9 @@ def test_inducing_inputs_are_no_more_than_the_rows():
 def test_the_last_layer_is_collapsed_while_that_fits(num_rows, settings, last_layer, batch_size):
     model = tiny(**({"last_layer": "auto"} | settings))
     x = np.random.default_rng(0).normal(size=(200, 2))
-    likelihood = model._start_likelihood(x[:, :1])
-    start = model._start(0, Task(x, x[:, :1], np.ones(len(x)), likelihood))
-    plan = model._plan(start, num_rows)
+    likelihood = model._start_likelihood(x[:, :1], "float64")
+    start = training.start(model._settings, 0, Task(x, x[:, :1], np.ones(len(x)), likelihood))
+    plan = training.plan(model._settings, start, num_rows)
     assert (plan.last_layer, plan.batch_size) == (last_layer, batch_size)
 
 
@@ -303,7 +304,7 @@ def test_precision_is_chosen_by_what_rounding_does(tmp_path, monkeypatch):
     rough = tiny(dtype="auto", kernel="matern12", num_steps=2, num_layers=1).fit(x, y)
     assert rough.dtype_ == "float32" and rough.dtype == "auto"
     assert {leaf.dtype for leaf in jax.tree.leaves(rough.fitted_)} == {np.dtype("float32")}
-    monkeypatch.setattr(base, "ENOUGH", 1e-3)  # crowded inputs of a smooth kernel cost more
+    monkeypatch.setattr(teams, "ENOUGH", 1e-3)  # crowded inputs of a smooth kernel cost more
     smooth = tiny(dtype="auto", kernel=kernels.RBF(5.0), num_steps=2, num_layers=1)
     smooth.set_params(num_inducing=40).fit(x, y)
     assert smooth.dtype_ == "float64"
@@ -333,10 +334,10 @@ def test_many_rows_are_learned_in_batches_by_a_model_deep_from_the_start():
 
 
 def test_a_deep_model_of_many_rows_is_averaged_with_a_wide_single_layer(monkeypatch, tmp_path):
-    monkeypatch.setattr(base, "FEW_ROWS", 100)
-    monkeypatch.setattr(base, "NUM_INDUCING", 5)
-    monkeypatch.setattr(base, "TOP_INDUCING", 9)
-    monkeypatch.setitem(base.WIDE, "num_inducing", 12)
+    monkeypatch.setattr(chosen, "FEW_ROWS", 100)
+    monkeypatch.setattr(chosen, "NUM_INDUCING", 5)
+    monkeypatch.setattr(chosen, "TOP_INDUCING", 9)
+    monkeypatch.setitem(chosen.WIDE, "num_inducing", 12)
     x, y = wave(130)
 
     def sizes(model):
@@ -358,17 +359,17 @@ def test_a_deep_model_of_many_rows_is_averaged_with_a_wide_single_layer(monkeypa
     assert sizes(DeepGPRegressor(num_layers=1, **few).fit(x, y)) == [[12]]
     for settings in ({"num_inducing": 7}, {"power": 0.5}, {"batch_size": 40}):
         assert len(sizes(DeepGPRegressor(**few, **settings).fit(x, y))) == 1
-    monkeypatch.setattr(base, "WIDE_SIZE", 130 * 12 - 1)  # rows that would take too long
-    monkeypatch.setattr(base, "WIDE_INDUCING", 12)
-    monkeypatch.setattr(base, "TOP_ALONE", 10)
+    monkeypatch.setattr(chosen, "WIDE_SIZE", 130 * 12 - 1)  # rows that would take too long
+    monkeypatch.setattr(chosen, "WIDE_INDUCING", 12)
+    monkeypatch.setattr(chosen, "TOP_ALONE", 10)
     assert sizes(DeepGPRegressor(**few).fit(x, y)) == [[5, 10]]
 
 
 def test_rows_that_weigh_members_are_learned_in_the_end(monkeypatch):
     """The wide layer's posterior is that of all rows, and a member without a share is left out."""
-    monkeypatch.setattr(base, "FEW_ROWS", 100)
-    monkeypatch.setattr(base, "NUM_INDUCING", 5)
-    monkeypatch.setitem(base.WIDE, "num_inducing", 12)
+    monkeypatch.setattr(chosen, "FEW_ROWS", 100)
+    monkeypatch.setattr(chosen, "NUM_INDUCING", 5)
+    monkeypatch.setitem(chosen.WIDE, "num_inducing", 12)
     seen, shares = [], (1, 3)
 
     def spy(scores):

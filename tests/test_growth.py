@@ -15,8 +15,9 @@ from nashgp import DeepGPRegressor, growth, load, recipes, train
 from nashgp.batch import make_data
 from nashgp.engines import Collapsed, Lanes, collapsed_objective, lane
 from nashgp.engines.collapsed import below_last
-from nashgp.estimators import base
-from nashgp.estimators.base import Task
+from nashgp.estimators import settings as chosen
+from nashgp.estimators import teams, training
+from nashgp.estimators.training import Task
 from nashgp.likelihoods import Poisson
 from nashgp.posteriors import Ensemble, members_of
 from tests.cases import rows, tiny_data, tiny_fitted
@@ -134,9 +135,11 @@ def test_the_regressor_judges_powers_when_rows_are_enough():
     assert model.power_ in growth.POWERS and model.num_steps_ == 200
     assert len(model.fitted_.model.layers) == 2 and model.score(x, y) > 0.95
     few = x[:50]
-    start = model._start(0, Task(few, few, np.ones(50), model._start_likelihood(few)))
-    plan = model._plan(start, 50)
-    assert plan.power == 0.5 and not plan.judge and model._plan(start, 210).judge
+    task = Task(few, few, np.ones(50), model._start_likelihood(few, "float64"))
+    start = training.start(model._settings, 0, task)
+    plan = training.plan(model._settings, start, 50)
+    assert plan.power == 0.5 and not plan.judge
+    assert training.plan(model._settings, start, 210).judge
 
 
 @pytest.mark.parametrize(("gains", "depth"), [({3: 0.5}, 3), ({1: 0.5}, 1), ({3: 0.01}, 2)])
@@ -177,7 +180,7 @@ def rows_that_repeat(num: int = 240):
 
 def test_rows_that_repeat_are_remembered_if_they_agree(tmp_path, monkeypatch):
     """Copies of surprises can only be known by heart; copies with noise of their own cannot."""
-    monkeypatch.setattr(base, "MANY_INDUCING", 20)
+    monkeypatch.setattr(chosen, "MANY_INDUCING", 20)
     x, y = rows_that_repeat()
     settings = dict(engine="dsvi", num_layers=1, num_steps=60, num_mixture=4, random_state=0)
     model = DeepGPRegressor(**settings).fit(x, y)
@@ -193,11 +196,15 @@ def test_rows_that_repeat_are_remembered_if_they_agree(tmp_path, monkeypatch):
 
 
 def test_what_is_set_is_not_replaced_by_memory(monkeypatch):
-    monkeypatch.setattr(base, "MANY_INDUCING", 20)
+    monkeypatch.setattr(chosen, "MANY_INDUCING", 20)
     x, y = rows_that_repeat()
     likelihood = recipes.LIKELIHOODS["gaussian"](1)
     task = Task(x, y[:, None], np.ones(len(x)), likelihood)
-    assert DeepGPRegressor()._may_remember(task)
+
+    def may(task, **given):
+        return teams.may_remember(DeepGPRegressor(**given)._settings, task)
+
+    assert may(task)
     for settings in (
         dict(num_inducing=50),
         dict(kernel="rbf"),
@@ -209,14 +216,13 @@ def test_what_is_set_is_not_replaced_by_memory(monkeypatch):
         dict(game="paper"),
         dict(num_samples=100),  # more than can be afforded
     ):
-        assert not DeepGPRegressor(**settings)._may_remember(task), settings
-    assert not DeepGPRegressor()._may_remember(task.of(np.arange(165)))  # five copies
-    assert not DeepGPRegressor()._may_remember(task._replace(likelihood=Poisson()))
-    monkeypatch.setattr(base, "MANY_INDUCING", 160)  # each row has its input already
-    assert not DeepGPRegressor()._may_remember(task)
-    assert (
-        DeepGPRegressor(num_inducing="distinct")._start(0, task).model.layers[0].num_inducing == 160
-    )
+        assert not may(task, **settings), settings
+    assert not may(task.of(np.arange(165)))  # five copies
+    assert not may(task._replace(likelihood=Poisson()))
+    monkeypatch.setattr(chosen, "MANY_INDUCING", 160)  # each row has its input already
+    assert not may(task)
+    start = training.start(DeepGPRegressor(num_inducing="distinct")._settings, 0, task)
+    assert start.model.layers[0].num_inducing == 160
 
 
 @pytest.fixture(scope="module")
@@ -272,9 +278,9 @@ def test_the_number_of_restarts_follows_the_model():
     for num, layers in ((300, 2), (40, 2), (300, 1)):
         model = DeepGPRegressor(num_layers=layers, num_inducing=5)
         x = np.random.default_rng(0).normal(size=(num, 2))
-        likelihood = model._start_likelihood(x[:, :1])
-        start = model._start(0, Task(x, x[:, :1], np.ones(len(x)), likelihood))
-        plans[num, layers] = model._plan(start, num).num_restarts
+        likelihood = model._start_likelihood(x[:, :1], "float64")
+        start = training.start(model._settings, 0, Task(x, x[:, :1], np.ones(len(x)), likelihood))
+        plans[num, layers] = training.plan(model._settings, start, num).num_restarts
     assert plans == {(300, 2): 2, (40, 2): 2, (300, 1): 1}
 
 

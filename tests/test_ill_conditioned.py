@@ -7,7 +7,7 @@ import pytest
 
 from nashgp import DeepGPRegressor, kernels
 from nashgp.errors import NumericalError
-from nashgp.estimators import base
+from nashgp.estimators import settings
 from tests.cases import rows
 
 NUM = 48
@@ -130,6 +130,6 @@ def test_hard_rows_are_fitted(case, length, dtype):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", FITS)
 def test_hard_rows_are_fitted_or_explained(case, length, dtype, name, monkeypatch):
-    monkeypatch.setattr(base, "JUDGED_ROWS", 20)  # powers are judged too
+    monkeypatch.setattr(settings, "JUDGED_ROWS", 20)  # powers are judged too
     found = outcome(case, length, dtype=dtype, **FITS[name])
     assert found == "fitted" or re.search(r"of layer \d", found)

@@ -13,9 +13,9 @@ from nashgp import growth, latent, placing, predict, recipes, train
 from nashgp.engines import CollapsedLatents, Engine, NaturalLatents
 from nashgp.errors import InputError
 from nashgp.estimators import rows
-from nashgp.estimators.base import at_least_one, inside, seed_of
 from nashgp.estimators.files import SavedEstimator
 from nashgp.estimators.rows import Rows
+from nashgp.estimators.settings import at_least_one, inside, seed_of
 from nashgp.likelihoods import Gaussian
 from nashgp.placing import Placed
 from nashgp.posteriors import (

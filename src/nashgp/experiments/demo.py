@@ -38,7 +38,7 @@ from tqdm.auto import tqdm
 from nashgp import DeepGPRegressor, metrics, recipes
 from nashgp.datasets import whole_file
 from nashgp.errors import InputError
-from nashgp.estimators import base
+from nashgp.estimators import training
 from nashgp.experiments.cells import commit
 
 OUT = Path("demo")
@@ -153,7 +153,9 @@ class NashGP:
             num_mixture=size.num_mixture,
             random_state=seed,
         )
-        start = {"hidden_scale": base.HIDDEN_SCALE}  # no argument of the estimator, but a choice
+        start = {
+            "hidden_scale": training.HIDDEN_SCALE
+        }  # no argument of the estimator, but a choice
         self.settings: dict[str, Any] = self.estimator.get_params() | start
 
     def fit(self, x: Table, y: Vector) -> None:

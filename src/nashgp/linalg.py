@@ -16,7 +16,7 @@ NUM_TRIES = 3
 # few hundred rows, so that the first try nearly always succeeds.
 JITTER = {2: 1e-2, 4: 1e-5, 8: 1e-8}
 
-BLOCK = 32  # rows of the triangular blocks that are inverted row by row
+BLOCK = 32  # most rows of the triangular blocks that are inverted row by row
 
 Right = Float[Array, "M P"]
 
@@ -117,8 +117,9 @@ def invert_lower(chol: Float[Array, "M M"]) -> Float[Array, "M M"]:
     threads that are busy with other matmuls.
     """
     num_blocks = 1 << (-(-len(chol) // BLOCK) - 1).bit_length()
-    padded = jnp.eye(num_blocks * BLOCK, dtype=chol.dtype).at[: len(chol), : len(chol)].set(chol)
-    inverse = _substitute(_diagonal_blocks(padded, BLOCK))
+    size = -(-len(chol) // num_blocks)  # no more padding than it takes to have them alike
+    padded = jnp.eye(num_blocks * size, dtype=chol.dtype).at[: len(chol), : len(chol)].set(chol)
+    inverse = _substitute(_diagonal_blocks(padded, size))
     while len(inverse) > 1:
         size = inverse.shape[1]
         below = _diagonal_blocks(padded, 2 * size)[:, size:, :size]

@@ -31,7 +31,9 @@ def test_equations_are_shown_without_a_network():
     """As MathML, inline or on a line of their own; and nothing on a page is fetched to do so."""
     hook = runpy.run_path(str(ROOT / "docs/mathml.py"))["on_page_content"]
     inline = r'<p>of <span class="arithmatex">\(a &lt; b\)</span> and'
-    assert re.fullmatch(r'<p>of <math .*display="inline".*<mo>&#x0003C;</mo>.*</math> and', hook(inline))
+    assert re.fullmatch(
+        r'<p>of <math .*display="inline".*<mo>&#x0003C;</mo>.*</math> and', hook(inline)
+    )
     display = '<div class="arithmatex">\\[\nx^2\n\\]</div>'
     assert 'display="block"' in hook(display) and "msup" in hook(display)
     assert "extra_javascript" not in (ROOT / "mkdocs.yml").read_text()

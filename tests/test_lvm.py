@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pytest
 from scipy.special import logsumexp
+from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from sklearn.model_selection import cross_val_score
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.lenient
 TINY = DeepGPLVM(
     latent_dim=1,
     num_inducing=10,
-    posterior="gaussian",
+    engine="dsvi",
     num_steps=30,
     num_mixture=4,
     num_draws=50,
@@ -45,7 +46,7 @@ def fitted():
     known = y[::2].copy()
     known[np.random.default_rng(1).uniform(size=known.shape) < 0.05] = np.nan
     known[7] = np.nan
-    model = DeepGPLVM(1, posterior="gaussian", num_steps=300, random_state=0, num_mixture=5)
+    model = DeepGPLVM(1, engine="dsvi", num_steps=300, random_state=0, num_mixture=5)
     return model.fit(known), y[1::2]
 
 
@@ -195,13 +196,31 @@ def test_two_layers_without_inducing_variables_or_in_batches(settings, tmp_path)
     np.testing.assert_array_equal(again.sample_embedding(3), model.sample_embedding(3))
 
 
+def test_a_file_of_before_names_the_posterior():
+    given = TINY.get_params()
+    for new in ("engine", "game", "likelihood", "power"):
+        del given[new]
+    assert DeepGPLVM._from_file(given | {"posterior": "gaussian"}).engine == "dsvi"
+    assert DeepGPLVM._from_file(given | {"posterior": "anchored"}).engine == "ipvi"
+
+
+def test_the_power_is_that_of_the_data_term():
+    """What few inducing inputs cannot tell is noise to the bound, and much less so at power 1."""
+    few = clone(TINY).set_params(num_inducing=3, num_steps=200)
+    bound, fitc = (few.set_params(power=a).fit(curve()).noise_std_[0] for a in (0.0, 1.0))
+    assert fitc < 0.8 * bound
+
+
 @pytest.mark.parametrize(
     ("settings", "rows", "message"),
     [
         ({"latent_dim": 0}, np.eye(4), "latent_dim must be"),
         ({"latent_dim": 5}, np.eye(4), "latent_dim 5 is more than the 4 components"),
         ({"num_layers": 2, "hidden_dim": 5}, np.eye(4), "hidden_dim 5 is more than the 4"),
-        ({"posterior": "point"}, np.eye(4), "posterior must be one of anchored, gaussian"),
+        ({"engine": "sghmc"}, np.eye(4), "engine must be one of ipvi, dsvi; got 'sghmc'"),
+        ({"game": "paper"}, np.eye(4), "game must be one of anchored"),
+        ({"likelihood": "poisson"}, np.eye(4), "likelihood must be one of gaussian"),
+        ({"power": 2.0}, np.eye(4), "power must be from 0 to 1"),
         ({"num_inducing": "many"}, np.eye(4), 'num_inducing must be .* "auto" or None'),
         ({"num_inducing": None, "batch_size": 2}, np.eye(4), "batch_size 2 is less than the 4"),
         ({"learning_rate": -1.0}, np.eye(4), "learning_rate must be above 0"),

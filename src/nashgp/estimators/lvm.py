@@ -37,7 +37,7 @@ NUM_INDUCING, DENSE_ROWS = 100, 200  # no inducing variables up to so many rows
 HIDDEN_VARIANCE = 1e-3  # hidden layers start at a prior of little variance, near the identity
 COLLAPSED_SIZE = 2**21  # largest rows x inducing inputs for which every step sees all rows
 BATCH_SIZE = 512
-POSTERIORS = ("anchored", "gaussian")
+ENGINES = {"ipvi": "anchored", "dsvi": "gaussian"}  # and the posterior that each one finds
 
 
 class DeepGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SavedEstimator):
@@ -46,9 +46,12 @@ class DeepGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SavedEstimato
     NaN in `X` is a missing entry, in `fit` and everywhere else; a row may miss all of them, and its
     latent is then the prior. Columns are centred and divided by one number for all, or by one for
     each with `standardize`. With `num_inducing=None` there are no inducing variables, at a cost of
-    N³ in each step; "auto" does so for few rows. A finite `tail` gives each new row a noise scale
-    of its own, as if all its entries were one draw of a Student-t with so many degrees of freedom:
-    where rows may be unlike those of the fit, what is seen of one tells how far to believe it.
+    N³ in each step; "auto" does so for few rows. Engine "ipvi" finds posteriors of any shape by the
+    anchored game, "dsvi" Gaussian ones. Noise is normal, and `power` that of the data term.
+
+    A finite `tail` gives each new row a noise scale of its own, as if all its entries were one draw
+    of a Student-t with so many degrees of freedom: where rows may be unlike those of the fit, what
+    is seen of one tells how far to believe it.
     """
 
     n_features_in_: int  # set by scikit-learn's validation
@@ -63,11 +66,14 @@ class DeepGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SavedEstimato
         hidden_dim: int | None = None,
         num_inducing: int | str | None = "auto",
         kernel: recipes.Kernel = "rbf",
-        posterior: str = "anchored",
+        likelihood: str = "gaussian",
+        engine: str = "ipvi",
+        game: str = "anchored",
         standardize: bool = False,
         num_steps: int | None = None,
         batch_size: int | None = None,
         num_samples: int = 1,
+        power: float = 0.0,
         learning_rate: float = LEARNING_RATE,
         num_mixture: int = 20,
         num_draws: int = 200,
@@ -81,11 +87,14 @@ class DeepGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SavedEstimato
         self.hidden_dim = hidden_dim
         self.num_inducing = num_inducing
         self.kernel = kernel
-        self.posterior = posterior
+        self.likelihood = likelihood
+        self.engine = engine
+        self.game = game
         self.standardize = standardize
         self.num_steps = num_steps
         self.batch_size = batch_size
         self.num_samples = num_samples
+        self.power = power
         self.learning_rate = learning_rate
         self.num_mixture = num_mixture
         self.num_draws = num_draws
@@ -115,7 +124,9 @@ class DeepGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SavedEstimato
     def _check_settings(self) -> None:
         """Raise `InputError` for a setting that no rows could make valid."""
         recipes.check_kernel(self.kernel)
-        recipes.choose("posterior", self.posterior, dict.fromkeys(POSTERIORS))
+        recipes.choose("engine", self.engine, ENGINES)
+        recipes.choose("game", self.game, dict.fromkeys(("anchored",)))
+        recipes.choose("likelihood", self.likelihood, dict.fromkeys(("gaussian",)))
         recipes.choose("dtype", self.dtype, dict.fromkeys(("float64", "float32")))
         for name in ("latent_dim", "num_layers", "num_samples", "num_mixture", "num_draws"):
             at_least_one(name, getattr(self, name))
@@ -123,6 +134,7 @@ class DeepGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SavedEstimato
             at_least_one(name, getattr(self, name), optional=True)
         if self.num_inducing is not None and self.num_inducing != "auto":
             at_least_one("num_inducing", self.num_inducing, otherwise='"auto" or None')
+        inside("power", self.power, lambda a: 0.0 <= a <= 1.0, "from 0 to 1")
         inside("learning_rate", self.learning_rate, lambda r: 0.0 < r < np.inf, "above 0")
         inside("tail", self.tail, lambda t: t > 0.0, "above 0")
 
@@ -165,7 +177,7 @@ class DeepGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SavedEstimato
         data = latent.number_rows(table, **kind)
         batch_size = self._batch_size(len(table), num_inducing)
         num_steps = self.num_steps or (NUM_STEPS if batch_size is None else BATCH_STEPS)
-        mixes = self.posterior == "anchored"
+        mixes = self.engine == "ipvi"
 
         def stage(num_steps: int, rate: float, num_kept: int) -> growth.Stage:
             options = {"batch_size": batch_size, "progress": self.progress, "num_kept": num_kept}
@@ -205,6 +217,7 @@ class DeepGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SavedEstimato
         return kind(
             learning_rate=rate,
             num_samples=self.num_samples,
+            power=float(self.power),
             decay_steps=num_steps,
             network_rate=NETWORK_RATE,
         )
@@ -326,6 +339,14 @@ class DeepGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SavedEstimato
     def key_(self) -> Key:
         """Of the functions and draws that answer every question."""
         return _keys(self.seed_)[3]
+
+    @classmethod
+    def _from_file(cls, parameters: dict[str, Any]) -> "DeepGPLVM":
+        """Files of before name the posterior in place of the engine that finds it."""
+        finds = {posterior: engine for engine, posterior in ENGINES.items()}
+        if "posterior" in (given := dict(parameters)):
+            given["engine"] = finds[given.pop("posterior")]
+        return cls(**given)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

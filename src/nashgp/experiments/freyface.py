@@ -138,7 +138,7 @@ class Cell(cells.Cell):
             self.num_layers,
             hidden_dim=self.hidden_dim,
             num_inducing=self.num_inducing or None,
-            posterior=self.method,
+            engine={"anchored": "ipvi", "gaussian": "dsvi"}[self.method],
             num_steps=self.num_steps,
             num_mixture=self.num_mixture,
             standardize=self.standardize,

@@ -277,6 +277,16 @@ def test_the_last_layer_is_collapsed_while_that_fits(num_rows, settings, last_la
     assert (plan.last_layer, plan.batch_size) == (last_layer, batch_size)
 
 
+def test_settings_may_be_numbers_of_numpy():
+    """As a grid search hands them out; the fit is that of plain ones."""
+    x, y = wave(20)
+    plain = dict(num_inducing=6, num_layers=2, num_steps=4, power=0.5, learning_rate=0.5)
+    grid = {name: np.asarray(value)[()] for name, value in plain.items()}
+    assert not isinstance(grid["num_inducing"], int)
+    first, second = (tiny(**settings).fit(x, y).predict(x) for settings in (plain, grid))
+    np.testing.assert_array_equal(first, second)
+
+
 def test_kernels_are_names_objects_or_functions():
     x, y = wave(20)
     kernel = kernels.RBF(0.7) + kernels.Linear(0.2)

@@ -158,6 +158,24 @@ def test_cells_run_where_joblib_is_told_to(tmp_path, capsys):
     assert json.loads(files[1].read_text())["cell"] == records[1]["cell"]
 
 
+def test_a_plan_is_run_unless_an_option_names_cells(tmp_path):
+    """Parts of a plan may overlap; an option of an axis asks for its grid, planned or not."""
+    full = {"sets": ["a", "b"], "splits": [0, 1, 2]}
+    plan = [{"sets": ["a"]}, {"splits": [0]}]
+    study = cells.Study("brief", Brief, full, {}, plan=plan)
+    assert [(c.set, c.split) for c in study.planned()] == [("a", 0), ("a", 1), ("a", 2), ("b", 0)]
+    parser = argparse.ArgumentParser()
+    study.add_arguments(parser)
+
+    def names(folder, *words):
+        with joblib.parallel_config(backend="threading"):
+            study.main(parser.parse_args(["--results", str(tmp_path / folder), *words]))
+        return sorted(file.name[:3] for file in (tmp_path / folder).glob("*.json"))
+
+    assert names("planned", "--jobs", "2") == ["a-0", "a-1", "a-2", "b-0"]
+    assert names("named", "--sets", "b") == ["b-0", "b-1", "b-2"]
+
+
 def test_the_time_left_is_that_of_the_cells_so_far():
     assert cells.left(60.0, 2, 5) == "0:01:30 left"
     assert cells.left(7_200.0, 1, 2) == "2:00:00 left"

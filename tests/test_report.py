@@ -67,6 +67,8 @@ def made(tmp_path_factory):
     for protocol, depth in (("standard", 2), ("extrapolation", 2), ("standard", 0)):
         cell = uci_study.Cell("boston", 0, "ipvi", depth, protocol)
         save(cell, folder / "uci", scores=scores(-2.0 - 0.1 * depth, curves=False))
+    unplanned = uci_study.Cell("boston", 19, "ipvi", 2, "extrapolation")
+    save(unplanned, folder / "uci", scores=scores(-2.2, curves=False))
     (folder / "bench.json").write_text("[1, 2]")  # what no study has saved is no study
     return folder
 
@@ -92,8 +94,8 @@ def test_what_was_run_failed_and_is_missing_is_counted(page, rows):
     assert ["power_uci", "9", "3", "168", "180", "4.50"] in rows
     text = page.read_text()
     assert "power_uci: 168 of 180 cells have no file." in text
-    assert re.search(r"uci: \d+ of 1755 cells have no file; 2 cells are not of the grid", text)
-    assert "3 cells were saved without calibration and training curves" in text
+    assert re.search(r"uci: 1057 of 1060 cells have no file; 1 cells are not of the plan", text)
+    assert "4 cells were saved without calibration and training curves" in text
     assert re.search(r"There is no folder of elbo, .*freyface", text)
     assert "0123456789ab</code>: power_uci, uci" in text and "jax 0.10.2: power_uci, uci" in text
 

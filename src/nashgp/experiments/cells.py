@@ -347,7 +347,9 @@ class Study:
     """A grid of cells behind `nashgp run NAME`.
 
     `axes` are the settings that vary, each with an option in the plural; `full` and `quick` hold
-    their values and those of other settings that differ from the defaults of `cell`.
+    their values and those of other settings that differ from the defaults of `cell`. Where not all
+    of `full` is worth its time, `plan` has the parts that are, each with what differs from `full`:
+    they are run unless an option names values of an axis.
     """
 
     name: str
@@ -357,6 +359,7 @@ class Study:
     axes: tuple[str, ...] = ("set", "split")
     label: Callable[[Any], str] = lambda cell: cell.set
     keep: Callable[[Any], bool] = lambda cell: True  # which points of the grid make sense
+    plan: Sequence[Mapping[str, Any]] = ({},)
     base: dict[str, Any] | None = None  # settings that make a cell the one others are compared with
     # Only cells of one part are compared with each other.
     part: Callable[[Mapping[str, Any]], str] = protocol
@@ -387,12 +390,12 @@ class Study:
         """Run the cells that are not finished and print the table; 1 if any has failed."""
         given = {name: value for name, value in vars(options).items() if name in self._names()}
         results = self.folder(options)
-        settings: dict[str, Any] = {"jobs": CORES}
-        settings |= (self.quick if options.quick else self.full) | given
-        jobs = settings["jobs"]
+        usual = self.quick if options.quick else self.full
+        jobs = ({"jobs": CORES} | usual | given)["jobs"]
         if jobs < 1:
             raise InputError(f"--jobs must be at least 1, got {jobs}.")
-        cells = self.grid(settings)
+        named = any(plural(axis) in given for axis in self.axes)
+        cells = self.grid(usual | given) if named or options.quick else self.planned(given)
         for cell in cells:
             cell.check()
         try:
@@ -414,6 +417,11 @@ class Study:
         values = [fixed.pop(plural(axis)) for axis in self.axes]
         points = (dict(zip(self.axes, point, strict=True)) for point in itertools.product(*values))
         return list(filter(self.keep, (self.cell(**point, **fixed) for point in points)))
+
+    def planned(self, given: Mapping[str, Any] | None = None) -> list[Cell]:
+        """The cells that are worth their time, with other values of fixed settings if any."""
+        parts = (self.grid({**self.full, **part, **(given or {})}) for part in self.plan)
+        return list(dict.fromkeys(cell for part in parts for cell in part))
 
     def folder(self, options: argparse.Namespace) -> Path:
         """Where the results are; a quick look must not end up among those of the full run."""

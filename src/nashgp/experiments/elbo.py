@@ -130,6 +130,7 @@ STUDY = cells.Study(
         "num_inducing": 8,
         "num_steps": 6,
     },
+    plan=[{"splits": [0, 1]}],
     axes=("set", "method", "depth", "split"),
     label=lambda cell: f"{cell.set} {cell.method} depth {cell.depth}",
     base={"method": "dsvi"},

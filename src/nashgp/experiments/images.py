@@ -339,6 +339,12 @@ STUDY = cells.Study(
         "num_rows": 5_000,
         "num_test": 1_000,
     },
+    plan=[
+        {"engines": ["anchored", "dsvi", "sghmc"], "depths": [4]},
+        {"engines": ["tied", "naive"], "depths": [4], "models": ["paper"]},
+        {"engines": ["dsvi"], "depths": [1]},
+        {"engines": list(BASELINES)},
+    ],
     axes=("set", "model", "engine", "depth", "split"),
     label=lambda cell: f"{cell.set} {label(dataclasses.asdict(cell))}",
     keep=lambda cell: (

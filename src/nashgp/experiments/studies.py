@@ -83,21 +83,21 @@ class Saved:
 
     @functools.cached_property
     def planned(self) -> set[str] | None:
-        """The files of the full grid, or of the quick one in a folder that is called so."""
+        """The files of the study's plan, or of its quick grid in a folder that is called so."""
         if self.study is None:
             return None
         quick = self.name.endswith("_quick")
-        grid = self.study.grid(self.study.quick if quick else self.study.full)
-        return {cell.path(self.folder).name for cell in grid}
+        cells = self.study.grid(self.study.quick) if quick else self.study.planned()
+        return {cell.path(self.folder).name for cell in cells}
 
     @property
     def missing(self) -> int | None:
-        """How many cells of the grid have no file."""
+        """How many cells of the plan have no file."""
         return None if self.planned is None else len(self.planned - self.records.keys())
 
     @property
     def outside(self) -> int:
-        """How many cells have other settings than those of the grid."""
+        """How many cells are not of the plan."""
         return len(self.records.keys() - self.planned) if self.planned is not None else 0
 
     @property

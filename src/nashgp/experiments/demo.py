@@ -33,6 +33,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
+from threadpoolctl import threadpool_limits
 from tqdm.auto import tqdm
 
 from nashgp import DeepGPRegressor, metrics, recipes
@@ -216,6 +217,7 @@ class Boosting:
     def __init__(self, size: Size, seed: int):
         self.settings: dict[str, Any] = {"max_iter": size.num_trees, "random_state": seed}
 
+    @threadpool_limits.wrap(limits=1)  # of rows so few, threads would only wait for one another
     def fit(self, x: Table, y: Vector) -> None:
         self.model = HistGradientBoostingRegressor(**self.settings).fit(x, y)
         self.levels = [

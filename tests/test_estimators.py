@@ -273,7 +273,7 @@ def test_the_last_layer_is_collapsed_while_that_fits(num_rows, settings, last_la
     x = np.random.default_rng(0).normal(size=(200, 2))
     likelihood = model._start_likelihood(x[:, :1], "float64")
     start = training.start(model._settings, 0, Task(x, x[:, :1], np.ones(len(x)), likelihood))
-    plan = training.plan(model._settings, start, num_rows)
+    plan = training.make_plan(model._settings, start, num_rows)
     assert (plan.last_layer, plan.batch_size) == (last_layer, batch_size)
 
 

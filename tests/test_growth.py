@@ -137,9 +137,9 @@ def test_the_regressor_judges_powers_when_rows_are_enough():
     few = x[:50]
     task = Task(few, few, np.ones(50), model._start_likelihood(few, "float64"))
     start = training.start(model._settings, 0, task)
-    plan = training.plan(model._settings, start, 50)
+    plan = training.make_plan(model._settings, start, 50)
     assert plan.power == 0.5 and not plan.judge
-    assert training.plan(model._settings, start, 210).judge
+    assert training.make_plan(model._settings, start, 210).judge
 
 
 @pytest.mark.parametrize(("gains", "depth"), [({3: 0.5}, 3), ({1: 0.5}, 1), ({3: 0.01}, 2)])
@@ -280,7 +280,7 @@ def test_the_number_of_restarts_follows_the_model():
         x = np.random.default_rng(0).normal(size=(num, 2))
         likelihood = model._start_likelihood(x[:, :1], "float64")
         start = training.start(model._settings, 0, Task(x, x[:, :1], np.ones(len(x)), likelihood))
-        plans[num, layers] = training.plan(model._settings, start, num).num_restarts
+        plans[num, layers] = training.make_plan(model._settings, start, num).num_restarts
     assert plans == {(300, 2): 2, (40, 2): 2, (300, 1): 1}
 
 

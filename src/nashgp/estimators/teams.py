@@ -220,7 +220,7 @@ def _weighed(settings: Settings, seed: int, task: Task) -> Team:
 
 def _absorb(settings: Settings, seed: int, power: float, fitted: Fitted, task: Task) -> Fitted:
     """A fit of most rows of a task, gone on with all of them."""
-    plan = training.plan(settings, fitted, task.num_rows, warm=True)
+    plan = training.make_plan(settings, fitted, task.num_rows, warm=True)
     plan = plan._replace(checkpoint=task.keeper)
     num_steps = 0 if plan.last_layer == "collapsed" else round(ABSORBING * plan.num_steps)
     slow = settings.but(learning_rate=settings.learning_rate or MIXED_RATE)

@@ -104,7 +104,7 @@ def fit_member(settings: Settings, seed: int, task: Task) -> Trained:
     warm = task.previous is not None
     begun = task.previous[0] if task.previous else start(settings, seed, task)
     num_rows = task.num_rows - settings.num_held(task.num_rows)
-    made = plan(settings, begun, num_rows, warm=warm)._replace(checkpoint=task.keeper)
+    made = make_plan(settings, begun, num_rows, warm=warm)._replace(checkpoint=task.keeper)
     return train_as_planned(settings, seed, made, begun, task)
 
 
@@ -144,7 +144,7 @@ def start(settings: Settings, seed: int, task: Task, *, quiet: bool = False) -> 
     return recipes.build(task.x, task.t.shape[1], config, seed=seed, dtype=settings.dtype)
 
 
-def plan(settings: Settings, begun: Fitted, num_rows: int, *, warm: bool = False) -> Plan:
+def make_plan(settings: Settings, begun: Fitted, num_rows: int, *, warm: bool = False) -> Plan:
     """How to train on so many rows: what the settings leave open."""
     likelihood, num_layers = begun.model.likelihood, len(begun.model.layers)
     size = num_rows * max(layer.num_inducing for layer in begun.model.layers)

@@ -269,7 +269,7 @@ def test_inducing_inputs_are_no_more_than_the_rows():
     ],
 )
 def test_the_last_layer_is_collapsed_while_that_fits(num_rows, settings, last_layer, batch_size):
-    model = tiny(**({"last_layer": "auto"} | settings))
+    model = tiny(**({"last_layer": "auto", "num_layers": 2} | settings))
     x = np.random.default_rng(0).normal(size=(200, 2))
     likelihood = model._start_likelihood(x[:, :1], "float64")
     start = training.start(model._settings, 0, Task(x, x[:, :1], np.ones(len(x)), likelihood))
@@ -439,7 +439,7 @@ def test_warm_start_goes_on_with_more_rows():
     np.testing.assert_allclose(model.predict(x[:40]), before, atol=0.2)  # one step moves little
     cold = tiny(num_steps=1).fit(x, y)
     assert model.score(x, y) > 0.8 > cold.score(x, y)
-    with pytest.raises(InputError, match="num_layers is 3 and the fit to go on from had 2 layers"):
+    with pytest.raises(InputError, match="num_layers is 3 and the fit to go on from had 2; set"):
         model.set_params(num_layers=3).fit(x, y)
     model.set_params(num_layers=2)
     with pytest.raises(InputError, match="y has 2 columns and the fit to go on from had 1"):
@@ -549,7 +549,7 @@ TEXT = pd.DataFrame({"a": X[:, 0], "city": ["Oslo"] * 20})
         ({"kernel": kernels.RBF([1.0] * 3)}, X, Y, "kernel does not fit layer 1, which has 2"),
         ({"kernel": kernels.RBF(columns=(5,))}, X, Y, "kernel does not fit layer 1, which has 2"),
         ({"dtype": "float16"}, X, Y, "dtype must be one of float64, float32, auto; got 'float16'"),
-        ({"num_layers": 0}, X, Y, 'num_layers must be .* at least 1 or "auto"; got 0'),
+        ({"num_layers": 0}, X, Y, 'num_layers must be .* at least 1 or "auto" or None; got 0'),
         ({"num_steps": 2.5}, X, Y, "num_steps must be a whole number of at least 1 or None"),
         ({"batch_size": True}, X, Y, "batch_size must be a whole number of at least 1 or None"),
         ({"last_layer": "exact"}, X, Y, "last_layer must be one of auto, collapsed, natural, gra"),

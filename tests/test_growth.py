@@ -15,6 +15,7 @@ from nashgp import DeepGPRegressor, growth, load, recipes, train
 from nashgp.batch import make_data
 from nashgp.engines import Collapsed, Lanes, collapsed_objective, lane
 from nashgp.engines.collapsed import below_last
+from nashgp.errors import InputError
 from nashgp.estimators import settings as chosen
 from nashgp.estimators import teams, training
 from nashgp.estimators.training import Task
@@ -131,7 +132,7 @@ def test_the_regressor_judges_powers_when_rows_are_enough():
     settings = dict(
         num_inducing=10, num_mixture=8, learning_rate=0.05, num_restarts=1, random_state=0
     )
-    model = DeepGPRegressor(num_steps=200, **settings).fit(x, y)
+    model = DeepGPRegressor(num_layers=2, num_steps=200, **settings).fit(x, y)
     assert model.power_ in growth.POWERS and model.num_steps_ == 200
     assert len(model.fitted_.model.layers) == 2 and model.score(x, y) > 0.95
     few = x[:50]
@@ -188,8 +189,10 @@ def test_rows_that_repeat_are_remembered_if_they_agree(tmp_path, monkeypatch):
     known = np.arange(80)  # those that have copies
     assert np.std(model.predict(x[known]) - y[known]) < 0.5 * np.std(y)
     model.save(tmp_path / "model.nashgp")
-    again = load(tmp_path / "model.nashgp").set_params(warm_start=True, num_layers=2).fit(x, y)
+    again = load(tmp_path / "model.nashgp").set_params(warm_start=True, num_layers=None).fit(x, y)
     assert again.remembers_ and again.num_layers_ == 1 and again.num_inducing_ == 160
+    with pytest.raises(InputError, match=r"num_layers is 2 and .* had 1; set num_layers=1, or"):
+        again.set_params(num_layers=2).fit(x, y)
     noise = np.random.default_rng(1).normal(size=len(y))
     other = DeepGPRegressor(**settings).fit(x, noise)
     assert not other.remembers_ and other.num_inducing_ == 20
@@ -204,8 +207,10 @@ def test_what_is_set_is_not_replaced_by_memory(monkeypatch):
     def may(task, **given):
         return teams.may_remember(DeepGPRegressor(**given)._settings, task)
 
-    assert may(task)
+    for depth in (None, "auto", 1):
+        assert may(task, num_layers=depth)
     for settings in (
+        dict(num_layers=2),
         dict(num_inducing=50),
         dict(kernel="rbf"),
         dict(power=0.5),
@@ -221,7 +226,8 @@ def test_what_is_set_is_not_replaced_by_memory(monkeypatch):
     assert not may(task._replace(likelihood=Poisson()))
     monkeypatch.setattr(chosen, "MANY_INDUCING", 160)  # each row has its input already
     assert not may(task)
-    start = training.start(DeepGPRegressor(num_inducing="distinct")._settings, 0, task)
+    known = DeepGPRegressor(num_layers=2, num_inducing="distinct")
+    start = training.start(known._settings, 0, task)
     assert start.model.layers[0].num_inducing == 160
 
 

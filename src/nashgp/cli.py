@@ -51,7 +51,7 @@ def number_or_auto(kind: Callable[[str], Any], *words: str) -> Callable[[str], A
 OPTIONS = {
     "engine": Option(str, "ipvi", "how the posterior is found: ipvi, dsvi, sghmc"),
     "game": Option(str, "anchored", "game of an implicit posterior: anchored, paper"),
-    "num_layers": Option(number_or_auto(int), 2, "depth; 1 is a sparse GP; auto tries 1 to 3"),
+    "num_layers": Option(number_or_auto(int), None, "depth; else 2; auto tries 1 to 3"),
     "hidden": Option(str, "gp", "hidden layers: gp, or learned for images and other wide inputs"),
     "hidden_dim": Option(int, None, "width of the hidden layers; else that of the inputs"),
     "num_inducing": Option(

@@ -93,7 +93,7 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
         *,
         engine: str = "ipvi",
         game: str = "anchored",
-        num_layers: int | str = 2,
+        num_layers: int | str | None = None,
         hidden: str = "gp",
         hidden_dim: int | None = None,
         num_inducing: int | str = "auto",
@@ -313,11 +313,11 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
                 f"y has {t.shape[1]} columns and the fit to go on from had "
                 f"{len(self.scaling_.y_scale)}; set warm_start=False."
             )
-        depths = ("auto", len(self._first.model.layers))
-        if self.num_layers not in depths and not self._remembered:
+        depth = len(self._first.model.layers)
+        if self.num_layers not in (None, "auto", depth):
             raise InputError(
-                f"num_layers is {self.num_layers} and the fit to go on from had "
-                f"{len(self._first.model.layers)} layers; set warm_start=False."
+                f"num_layers is {self.num_layers} and the fit to go on from had {depth}; "
+                f"set num_layers={depth}, or warm_start=False."
             )
         return members_of(self.fitted_)
 

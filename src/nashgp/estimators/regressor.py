@@ -27,10 +27,11 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
         a sampler (stochastic gradient Hamiltonian Monte Carlo).
     game : {"anchored", "paper"}
         The game that engine "ipvi" plays: over a Gaussian, with a bound, or that of the paper.
-    num_layers : int or "auto"
-        Depth; 1 is an ordinary sparse Gaussian process. "auto" fits 1, 2 and 3 layers to four
-        fifths of the rows and takes 2 unless another predicts the rest clearly better (of fewer
-        than 200 rows: 2). That takes three fits more.
+    num_layers : int, "auto" or None
+        Depth; 1 is an ordinary sparse Gaussian process. None for 2, unless rows repeat and a single
+        layer can remember them (see `num_inducing`). "auto" fits 1, 2 and 3 layers to four fifths
+        of the rows and takes 2 unless another predicts the rest clearly better (of fewer than 200
+        rows: 2). That takes three fits more.
     hidden : {"gp", "learned"}
         Hidden layers as in the paper, GPs around a frozen skip connection; or layers of a GP whose
         kernel has the rank of its inducing inputs, around a skip connection that is learned. The
@@ -46,7 +47,7 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
         tries a single layer that remembers: an inducing input for each distinct row and a
         Matérn-1/2 kernel. It is taken in place of all else if it predicts a fifth of the rows
         clearly better from the rest; for normal noise, up to 2,097,152 rows x distinct rows, with
-        `kernel`, `power` and `num_restarts` as they come.
+        `kernel`, `power` and `num_restarts` as they come and no depth asked for but 1.
     kernel : str or kernel object or function
         "rbf", "matern12", "matern32", "matern52", "rational-quadratic", or a sum such as
         "rbf+matern32"; a kernel from `nashgp.kernels`; or a function that makes one from the

@@ -36,7 +36,7 @@ class Settings:
 
     engine: str
     game: str
-    num_layers: int | str
+    num_layers: int | str | None
     hidden: str
     hidden_dim: int | None
     num_inducing: int | str
@@ -222,7 +222,7 @@ def check(given: Any) -> None:
     at_least_one("num_samples", given.num_samples, optional=True)
     at_least_one("num_mixture", given.num_mixture)
     if given.num_layers != "auto":
-        at_least_one("num_layers", given.num_layers, otherwise='"auto"')
+        at_least_one("num_layers", given.num_layers, optional=True, otherwise='"auto"')
     if given.num_inducing not in ("auto", DISTINCT):
         at_least_one("num_inducing", given.num_inducing, otherwise='"auto" or "distinct"')
     if given.num_restarts != "auto":
@@ -241,8 +241,7 @@ def at_least_one(name: str, value: object, *, optional: bool = False, otherwise:
     if value is None and optional:
         return
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        otherwise = "None" if optional else otherwise
-        also = otherwise and f" or {otherwise}"
+        also = "".join(f" or {word}" for word in (otherwise, optional and "None") if word)
         raise InputError(f"{name} must be a whole number of at least 1{also}; got {value!r}.")
 
 

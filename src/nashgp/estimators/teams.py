@@ -87,16 +87,15 @@ def _candidates(settings: Settings, task: Task) -> list[Settings]:
     """What held-out rows choose from where settings leave a choice; the first if in doubt."""
     wide = settings.may_be_wide(task.num_rows, task.likelihood)
 
-    def deep(num_layers: int | str) -> Settings:
+    def deep(num_layers: int | str | None) -> Settings:
         return settings.wide if num_layers == 1 and wide else settings.but(num_layers=num_layers)
 
     if task.previous:
         depth = len(task.previous[0].model.layers)
         return [settings.memory if settings.remembers else deep(depth)]
     judged = can_judge(task.num_rows)
-    depths = (settings.num_layers,)
-    if settings.num_layers == "auto":
-        depths = DEPTHS if judged else DEPTHS[:1]
+    tried = DEPTHS if judged else DEPTHS[:1]
+    depths = {None: DEPTHS[:1], "auto": tried}.get(settings.num_layers, (settings.num_layers,))
     found = [deep(depth) for depth in depths]
     return [*found, settings.memory] if judged and may_remember(settings, task) else found
 
@@ -109,6 +108,7 @@ def may_remember(settings: Settings, task: Task) -> bool:
     """
     chosen = (settings.num_inducing, settings.num_restarts, settings.power, settings.kernel)
     is_open = chosen == ("auto", "auto", "auto", KERNEL) and settings.batch_size is None
+    is_open &= settings.num_layers in (None, "auto", 1)  # it has one layer
     is_open &= settings.last_layer in ("auto", "collapsed")
     is_open &= isinstance(task.likelihood, Gaussian)
     if not is_open or settings.plays_paper or settings.samples:

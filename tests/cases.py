@@ -1,5 +1,6 @@
 """The registries that contract tests run over, and small problems to run them on."""
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
@@ -35,6 +36,11 @@ LIKELIHOODS = {
         2,
         lambda r, n: r.normal(size=(n, 2)),
     ),
+    "heteroscedastic": (
+        lambda q: Gaussian(np.linspace(0.1, 0.3, q), varies=True),
+        2,
+        lambda r, n: r.normal(size=(n, 2)),
+    ),
     "student-t": (lambda q: StudentT(0.3, 4.0), 1, lambda r, n: r.normal(size=(n, 1))),
     "bernoulli": (lambda q: Bernoulli(), 1, lambda r, n: 1.0 * r.integers(0, 2, (n, 1))),
     "poisson": (lambda q: Poisson(), 1, lambda r, n: 1.0 * r.poisson(2.0, (n, 1))),
@@ -62,6 +68,7 @@ PAIRS = [(engine, "gaussian") for engine in ENGINES] + [
     for engine in ("dsvi", "dsvi-drawn-power")
 ]
 PAIRS += [("natural", "poisson"), ("game", "robust-max")]
+PAIRS += [("natural", "heteroscedastic"), ("collapsed", "heteroscedastic")]
 
 
 def rows(num: int = 12, width: int = 2, seed: int = 0) -> np.ndarray:
@@ -98,7 +105,7 @@ def tiny_fitted(
 
 
 def disturb(fitted: Fitted, seed: int = 3, size: float = 0.3) -> Fitted:
-    """Move the posterior's parameters at random."""
+    """Move the posterior's parameters at random, and a field of the likelihood."""
     random = np.random.default_rng(seed)
 
     def moved(leaf, amount):
@@ -107,4 +114,8 @@ def disturb(fitted: Fitted, seed: int = 3, size: float = 0.3) -> Fitted:
     with scope(dtype_of(fitted)):
         means = tuple(moved(leaf, size) for leaf in fitted.posterior.means)
         roots = tuple(jnp.tril(moved(leaf, 0.2 * size)) for leaf in fitted.posterior.roots)
-        return Fitted(fitted.model, GaussianPosterior(means, roots))
+        model = fitted.model
+        if getattr(model.likelihood, "field", None):
+            value = moved(model.likelihood.field.value, size)
+            model = eqx.tree_at(lambda each: each.likelihood.field.value, model, value)
+        return Fitted(model, GaussianPosterior(means, roots))

@@ -58,7 +58,9 @@ OPTIONS = {
         number_or_auto(int, "distinct"), "auto", "inducing inputs of each layer, auto, or distinct"
     ),
     "kernel": Option(str, "rbf+matern32", "rbf, matern12, matern32, matern52, or a sum"),
-    "likelihood": Option(str, "auto", "auto, gaussian, student-t, poisson, robust-max, softmax"),
+    "likelihood": Option(
+        str, "auto", "auto, gaussian, heteroscedastic, student-t, poisson, robust-max, softmax"
+    ),
     "covariance": Option(str, "auto", "of the outputs of a hidden layer: auto, full, shared"),
     "num_steps": Option(int, None, "training steps; else 500 to 15000, by engine"),
     "batch_size": Option(int, None, "rows of a step; else all while that is cheap"),

@@ -31,6 +31,10 @@ class AbstractMixture(eqx.Module):
         """Mean and variance of the targets (class probabilities for classes)."""
 
     @abc.abstractmethod
+    def noise_variance(self) -> Float[Array, "N R"]:
+        """Variance of the targets given f, at the mean of f, averaged over draws."""
+
+    @abc.abstractmethod
     def log_density(
         self, y: Float[Array, "N Q"], weight: Float[Array, "N Q"]
     ) -> Float[Array, " N"]:
@@ -117,6 +121,10 @@ class Mixture(AbstractMixture):
     def moments(self) -> tuple[Float[Array, "N R"], Float[Array, "N R"]]:
         return _total(*self.components())
 
+    def noise_variance(self) -> Float[Array, "N R"]:
+        _, noise = jax.vmap(self.likelihood.moments)(self.mean, jnp.zeros_like(self.variance))
+        return jnp.mean(noise, axis=0)
+
     def log_density(
         self, y: Float[Array, "N Q"], weight: Float[Array, "N Q"]
     ) -> Float[Array, " N"]:
@@ -167,6 +175,10 @@ class Blend(AbstractMixture):
     def moments(self) -> tuple[Float[Array, "N R"], Float[Array, "N R"]]:
         means, variances = zip(*(member.moments() for member in self.members), strict=True)
         return _total(jnp.stack(means), jnp.stack(variances), self.weights)
+
+    def noise_variance(self) -> Float[Array, "N R"]:
+        parts = jnp.stack([member.noise_variance() for member in self.members])
+        return jnp.tensordot(self.weights.astype(parts.dtype), parts, axes=1)
 
     def log_density(
         self, y: Float[Array, "N Q"], weight: Float[Array, "N Q"]

@@ -35,8 +35,8 @@ class DeepGP(eqx.Module):
     deterministic: bool = eqx.field(static=True, default=False)
 
     def log_prior(self) -> Scalar:
-        """Log density, up to a constant, of what the means of the layers have learned."""
-        total = jnp.zeros((), self.layers[0].z.dtype)
+        """Log density, up to a constant, of what means and likelihood have found of the inputs."""
+        total = jnp.zeros((), self.layers[0].z.dtype) + self.likelihood.log_prior()
         for layer in self.layers:
             total += layer.mean.log_prior()
         return total

@@ -42,7 +42,7 @@ def mixture(
 @eqx.filter_jit  # by itself: all summaries share this program, and members of the same structure
 def _of_one(key: Key, fitted: Fitted, x: Float[Array, "N D"], num_samples: int) -> Mixture:
     moments = fitted.posterior.marginals(key, fitted.model, x, num_samples)
-    return Mixture(moments.mean, moments.variance, fitted.model.likelihood)
+    return Mixture(moments.mean, moments.variance, fitted.model.likelihood.at(x))
 
 
 @eqx.filter_jit
@@ -129,6 +129,11 @@ def _pad(rows: np.ndarray, size: int) -> Array:
 def moments(mixture: AbstractMixture) -> tuple[Float[Array, "N R"], Float[Array, "N R"]]:
     """Summary: mean and variance of the targets."""
     return mixture.moments()
+
+
+def noise_variance(mixture: AbstractMixture) -> Float[Array, "N R"]:
+    """Summary: the part of the targets' variance that is noise."""
+    return mixture.noise_variance()
 
 
 def log_density(

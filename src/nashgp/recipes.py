@@ -60,6 +60,7 @@ KERNELS: dict[str, Callable[..., kernels.AbstractStationary]] = {
 # Each takes the number of targets; noise and scale are in units of standardised targets.
 LIKELIHOODS: dict[str, Callable[[int], AbstractLikelihood]] = {
     "gaussian": lambda num_targets: Gaussian(np.full(num_targets, 0.1)),
+    "heteroscedastic": lambda num_targets: Gaussian(np.full(num_targets, 0.1), varies=True),
     "student-t": lambda num_targets: StudentT(np.full(num_targets, 0.3), np.full(num_targets, 4.0)),
     "poisson": lambda _: Poisson(),
 }
@@ -88,6 +89,7 @@ ANCHOR_OPTIONS = (
 
 Kernel = str | kernels.AbstractKernel | Callable[[int], kernels.AbstractKernel]
 
+FIELD_PLACES = 64  # of a function that says how noise varies: it is smooth
 KMEANS_ROWS = 20_000  # more rows than this do not move the centres, they only cost time
 CLOSE = 4.0  # rows within so many roots of a rounding error are one
 
@@ -256,6 +258,8 @@ def build(
     with scope(dtype):
         if likelihood is None:
             likelihood = Gaussian(jnp.full(num_targets, config.noise))
+        if isinstance(likelihood, Gaussian) and likelihood.varies:
+            likelihood = likelihood.placed(inducing_inputs(x, FIELD_PLACES, seed=seed), num_targets)
         width = config.hidden_dim or min(x.shape[1], 30)
         widths = [width] * (config.num_layers - 1) + [likelihood.num_latent(num_targets)]
         top = inducing_inputs(x, config.num_inducing, seed=seed)

@@ -135,9 +135,10 @@ def log_joint(key: Key, model: DeepGP, values: Values, batch: Batch, num_noise: 
     eps = model.noise(key, num, len(batch.x))
     inducing = tuple(Inducing(jnp.broadcast_to(v, (num, *v.shape))) for v in values)
     moments = model.propagate(batch.x, inducing, eps)
+    likelihood = model.likelihood.at(batch.x)
 
     def rows(mean: Array, variance: Array) -> Float[Array, " N"]:
-        terms = model.likelihood.log_predictive(mean, variance, batch.y)
+        terms = likelihood.log_predictive(mean, variance, batch.y)
         return jax.vmap(masked_sum)(terms[:, None], batch.weight[:, None])
 
     each = jax.vmap(rows, out_axes=1)(moments.mean, moments.variance)

@@ -118,17 +118,18 @@ class NaturalGradient(Climbs):
     ) -> Last:
         """One natural gradient step of q(v_L)."""
         old, root = state.last, state.last.root
+        likelihood = model.likelihood.at(batch.x)
 
         def told(key: Key, features: Features) -> Evidence:
             moments = model.layers[-1].moments(features, Inducing(old.value, root))
             rows = batch.y, batch.weight
-            known = key, model.likelihood, features, moments
+            known = key, likelihood, features, moments
             return evidence(*known, *rows, self.power, shared=old.is_shared)
 
         each = jax.vmap(told)(jr.split(key, len(features.a)), features)
         rows = jax.tree.map(lambda leaf: batch.scale * jnp.mean(leaf, axis=0), each)
         toward = add_prior(rows.precision) - old.precision
-        if isinstance(model.likelihood, Gaussian):
+        if isinstance(likelihood, Gaussian):
             rate = jnp.maximum(self.rate, 1.0 / (state.taken + 1.0))
             precision = old.precision + rate * toward
         else:

@@ -20,11 +20,13 @@ def data_term(
     """`Σ_n (1/a) log E[p(y_n | f_n)^a | u]`, averaged over draws, scaled to the whole data.
 
     The inner expectation is over the last layer's conditional; power `a -> 0` is the ELBO's
-    expected log likelihood. The log prior of what the model's means learn, if they do, is added.
+    expected log likelihood. The log prior of what the model finds without integrating it out is
+    added, if there is any.
     """
+    likelihood = model.likelihood.at(batch.x)
 
     def one(k: Key, mean: jax.Array, conditional: jax.Array, spread: jax.Array | None) -> Scalar:
-        terms = model.likelihood.data_term(k, mean, conditional, spread, batch.y, power)
+        terms = likelihood.data_term(k, mean, conditional, spread, batch.y, power)
         return masked_sum(terms, batch.weight)
 
     keys = jr.split(key, len(moments.mean))
@@ -107,7 +109,7 @@ def draw_hidden(
 
 def respond(key: Key, model: DeepGP, features: Features, batch: Batch, power: Number) -> Inducing:
     """The last layer's best Gaussian for each draw of the layers below."""
-    likelihood, features = jax.lax.stop_gradient((model.likelihood, features))
+    likelihood, features = jax.lax.stop_gradient((model.likelihood.at(batch.x), features))
     weight = batch.scale * batch.weight
 
     def one(features: Features) -> Inducing:

@@ -395,7 +395,10 @@ class DeepGPEstimator(SavedEstimator, abc.ABC):
 
     @property
     def noise_std_(self) -> np.ndarray | None:
-        """Standard deviation of the noise of each target; None for counts and classes."""
+        """Standard deviation of the noise of each target; None for counts and classes.
+
+        Where it varies with the inputs, the typical one: `predict_noise_std` has that of rows.
+        """
         check_is_fitted(self)
         likelihood = self._first.model.likelihood
         if likelihood.is_discrete:

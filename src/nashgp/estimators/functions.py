@@ -93,5 +93,6 @@ def _draw_around(key: Array, part: Part, x: Float[np.ndarray, "N D"]) -> np.ndar
     f = _over_rows(_hidden, part, x)[-1]
     with scope(f.dtype):
         moved = jnp.moveaxis(jnp.asarray(f), -1, 0)
-        drawn = jax.vmap(part.likelihood.sample)(jax.random.split(key, len(moved)), moved)
+        likelihood = part.likelihood.at(jnp.asarray(x, f.dtype))
+        drawn = jax.vmap(likelihood.sample)(jax.random.split(key, len(moved)), moved)
         return np.moveaxis(np.asarray(drawn), 0, -1)

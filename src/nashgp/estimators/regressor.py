@@ -54,8 +54,9 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
         number of input columns. Lengthscales refer to standardised inputs. Hidden layers
         that grow below a shallow model have RBF kernels; a kernel object is that of every layer.
     likelihood : str or likelihood object
-        "auto" (the same as "gaussian"), "gaussian", "student-t", "poisson", or an object from
-        `nashgp.likelihoods`, whose noise refers to standardised targets. Counts are not scaled.
+        "auto" (the same as "gaussian"), "gaussian", "heteroscedastic" for normal noise that varies
+        with the inputs, "student-t", "poisson", or an object from `nashgp.likelihoods`, whose noise
+        refers to standardised targets. Counts are not scaled.
     covariance : {"auto", "full", "shared"}
         Whether each output of a hidden layer has a covariance of its own or all share one; "auto"
         shares where outputs x inducing inputs² is above 2,097,152.
@@ -167,6 +168,14 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
         if not return_std:
             return mean
         return mean, self._outputs(np.sqrt(variance), centre=False)
+
+    def predict_noise_std(self, X: Rows) -> np.ndarray:
+        """The part of each row's standard deviation that is noise: more rows would not lessen it.
+
+        Varies from row to row with likelihood "heteroscedastic", and for counts.
+        """
+        variance = self._summarise(predict.noise_variance, self._inputs(X))
+        return self._outputs(np.sqrt(variance), centre=False)
 
     def predict_quantiles(self, X: Rows, q: Rows) -> np.ndarray:
         """Quantiles of the predictive mixture: one column for each of `q`.

@@ -2,7 +2,7 @@
 
 | likelihood   | targets                | `log p(y | f)`                                      |
 |--------------|------------------------|-----------------------------------------------------|
-| `Gaussian`   | real numbers           | normal around `f`                                   |
+| `Gaussian`   | real numbers           | normal around `f`, noise constant or a function of x |
 | `StudentT`   | real, with outliers    | heavy-tailed around `f`                             |
 | `Bernoulli`  | 0 or 1                 | `Φ(f)` is the probability of 1                      |
 | `Poisson`    | counts                 | rate `exp(f)`                                       |
@@ -16,12 +16,14 @@ from nashgp.likelihoods.base import AbstractLikelihood, AbstractScalar, masked_s
 from nashgp.likelihoods.classes import AbstractClasses, RobustMax, Softmax
 from nashgp.likelihoods.continuous import Gaussian, StudentT
 from nashgp.likelihoods.discrete import Bernoulli, Poisson
+from nashgp.likelihoods.fields import Field
 
 __all__ = [
     "AbstractClasses",
     "AbstractLikelihood",
     "AbstractScalar",
     "Bernoulli",
+    "Field",
     "Gaussian",
     "Poisson",
     "RobustMax",

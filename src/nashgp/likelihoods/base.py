@@ -114,6 +114,15 @@ class AbstractLikelihood(eqx.Module):
     def sample(self, key: Key, f: Latent) -> Targets:
         """Targets drawn from `p(y | f)`."""
 
+    def at(self, x: Float[Array, "N D"]) -> "AbstractLikelihood":
+        """The likelihood of these rows; itself, unless something of it depends on the inputs."""
+        del x
+        return self
+
+    def log_prior(self) -> Number:
+        """Log density, up to a constant, of what it has found of the inputs; none by default."""
+        return 0.0
+
     def offset(self, y: Float[np.ndarray, "N Q"]) -> Float[np.ndarray, " P"] | None:
         """A constant to start the functions from, given the targets; None for zero."""
         del y

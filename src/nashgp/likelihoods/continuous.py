@@ -2,6 +2,7 @@
 
 import math
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -11,6 +12,7 @@ from jaxtyping import Array, Float
 
 from nashgp.errors import InputError
 from nashgp.likelihoods.base import AbstractLikelihood, AbstractScalar, Latent, Targets
+from nashgp.likelihoods.fields import Field
 from nashgp.quadrature import RADIUS, gamma_grid, gamma_rule, inverse_power, log1p_ratio
 from nashgp.shapes import Key, Number, Numbers
 from nashgp.transforms import positive, unconstrained
@@ -26,16 +28,45 @@ def check_columns(name: str, parameter: Array, y: Float[np.ndarray, "N Q"]) -> N
 
 
 class Gaussian(AbstractLikelihood):
-    """`N(y; f, σ²)`, with one noise variance or one per column. Everything is in closed form."""
+    """`N(y; f, σ²)`, with one noise variance or one per column. Everything is in closed form.
+
+    With `varies` it is `N(y; f, σ² exp h(x))`, h the `Field` that `placed` puts on some inputs, and
+    `at(x)` has the noise of rows x. Without a field `σ²` is what there is to say.
+    """
 
     raw_noise: Float[Array, "*Q"]
+    field: Field | None = None
+    factor: Float[Array, "N Q"] | None = None  # exp h(x), of the rows of `at`
+    varies: bool = eqx.field(static=True, default=False)
 
-    def __init__(self, noise: Numbers = 0.1):
+    def __init__(self, noise: Numbers = 0.1, *, varies: bool = False):
         self.raw_noise = unconstrained(noise)
+        self.field, self.factor, self.varies = None, None, varies
 
     @property
     def noise(self) -> Float[Array, "*Q"]:
-        return positive(self.raw_noise)
+        noise = positive(self.raw_noise)
+        if self.factor is None:
+            return noise
+        return self.factor * jnp.broadcast_to(noise, self.factor.shape)
+
+    def placed(self, places: Float[np.ndarray, "M D"], num_targets: int) -> "Gaussian":
+        """The same with h = 0, free to differ around each of some inputs."""
+        return self._with(Field(places, num_targets), None)
+
+    def at(self, x: Float[Array, "N D"]) -> "Gaussian":
+        return self if self.field is None else self._with(None, jnp.exp(self.field(x)))
+
+    def log_prior(self) -> Number:
+        return 0.0 if self.field is None else self.field.log_prior()
+
+    def _with(self, field: Field | None, factor: Float[Array, "N Q"] | None) -> "Gaussian":
+        return eqx.tree_at(
+            lambda each: (each.field, each.factor),
+            self,
+            (field, factor),
+            is_leaf=lambda node: node is None,
+        )
 
     @property
     def is_discrete(self) -> bool:

@@ -81,7 +81,7 @@ class DeepGPRegressor(RegressorMixin, DeepGPEstimator):
         Power of the data term, from 0 (the evidence lower bound) to 1. "auto" is 0.5 for normal
         noise, 1 with more than 2,000 rows or for a sampler, and 0 otherwise; with a collapsed last
         layer and 200 rows or more, held-out training rows may choose 0 or 1 instead, for each
-        member of an ensemble.
+        member of an ensemble. With noise that varies it stays at 0.5.
     learning_rate : float or None
         Step size of Adam at the start; it falls to zero along a cosine, except in a game. None
         for 0.03, 0.1 with normal noise and more than 2,000 rows, and 0.025 in a game. That of a

@@ -9,7 +9,7 @@ from sklearn.utils import check_random_state
 
 from nashgp import recipes
 from nashgp.errors import InputError
-from nashgp.likelihoods import AbstractLikelihood, Gaussian
+from nashgp.likelihoods import AbstractLikelihood, Gaussian, has_varying_noise
 
 KERNEL, DISTINCT = "rbf+matern32", "distinct"
 NUM_SAMPLES, PAPER_SAMPLES = 1, 10
@@ -182,7 +182,7 @@ class Settings:
         """
         chosen = (self.num_inducing, self.power, self.last_layer, self.batch_size)
         is_open = chosen == ("auto", "auto", "auto", None) and self.validation_fraction == 0.0
-        is_open &= not self.plays_paper and not self.samples
+        is_open &= not self.plays_paper and not self.samples and not has_varying_noise(likelihood)
         affordable = num_rows * WIDE_INDUCING * self.num_draws <= WIDE_SIZE
         return is_open and affordable and self.has_many(num_rows, likelihood)
 

@@ -10,7 +10,7 @@ from nashgp import growth, recipes
 from nashgp.estimators import training
 from nashgp.estimators.settings import COLLAPSED_SIZE, DISTINCT, KERNEL, Settings, can_judge
 from nashgp.estimators.training import MIXED_RATE, Plan, Task, Trained, fit_member
-from nashgp.likelihoods import Gaussian
+from nashgp.likelihoods import Gaussian, has_varying_noise
 from nashgp.posteriors import Ensemble, Fitted
 from nashgp.precision import dtype_of
 
@@ -165,7 +165,8 @@ def _restart(settings: Settings, number: int, seed: int, plan: Plan, task: Task)
         return training.train_as_planned(settings, seed, plan, previous, task)
     quiet = other and settings.grows(task.x.shape[1], task.num_rows, task.likelihood)
     if quiet:
-        power = QUIET_POWER if settings.power == "auto" else plan.power
+        bold = settings.power == "auto" and not has_varying_noise(task.likelihood)
+        power = QUIET_POWER if bold else plan.power
         plan = plan._replace(judge=False, num_first=plan.num_steps, power=power)
     start = training.start(settings, seed, task, quiet=quiet)
     return training.train_as_planned(settings, seed, plan, start, task)

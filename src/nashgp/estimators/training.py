@@ -13,7 +13,7 @@ from nashgp.checkpoints import FileCheckpoint
 from nashgp.engines import Collapsed, Engine
 from nashgp.errors import InputError
 from nashgp.estimators.settings import COLLAPSED_SIZE, Settings, are_few, can_judge
-from nashgp.likelihoods import AbstractLikelihood, Gaussian
+from nashgp.likelihoods import AbstractLikelihood, Gaussian, has_varying_noise
 from nashgp.posteriors import Fitted
 from nashgp.shapes import Key
 
@@ -157,8 +157,10 @@ def make_plan(settings: Settings, begun: Fitted, num_rows: int, *, warm: bool = 
     if power == "auto":
         gaussian = isinstance(likelihood, Gaussian)
         power = growth.POWERS[0] if gaussian and not is_game else 0.0
-        power = 1.0 if settings.samples or many else power
-        judge = collapsed and not warm and num_layers == 1 and can_judge(num_rows)
+        # At power 1 rows are taken at their word; with noise of their own that would be twice.
+        varies = has_varying_noise(likelihood)
+        power = 1.0 if (settings.samples or many) and not varies else power
+        judge = collapsed and not warm and num_layers == 1 and can_judge(num_rows) and not varies
         judge &= size * len(growth.POWERS) <= COLLAPSED_SIZE
     grows = num_layers < cast(int, settings.num_layers)
     restarts = settings.num_restarts

@@ -14,7 +14,7 @@ Targets are floats `[N, Q]`; labels and counts are floats that hold whole number
 
 from nashgp.likelihoods.base import AbstractLikelihood, AbstractScalar, masked_sum
 from nashgp.likelihoods.classes import AbstractClasses, RobustMax, Softmax
-from nashgp.likelihoods.continuous import Gaussian, StudentT
+from nashgp.likelihoods.continuous import Gaussian, StudentT, has_varying_noise
 from nashgp.likelihoods.discrete import Bernoulli, Poisson
 from nashgp.likelihoods.fields import Field
 
@@ -29,5 +29,6 @@ __all__ = [
     "RobustMax",
     "Softmax",
     "StudentT",
+    "has_varying_noise",
     "masked_sum",
 ]

@@ -120,6 +120,11 @@ class Gaussian(AbstractLikelihood):
         check_columns("noise", self.raw_noise, y)
 
 
+def has_varying_noise(likelihood: AbstractLikelihood) -> bool:
+    """Whether noise is normal and depends on the inputs."""
+    return isinstance(likelihood, Gaussian) and likelihood.varies
+
+
 NUM_NODES = 80  # of the gamma integrals below: errors stay under 1e-6 from `df` 2 to 200
 
 

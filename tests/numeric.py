@@ -1,4 +1,4 @@
-"""Finite differences and dense references, written without the package."""
+"""Finite differences and dense references, which know of the package what is trained."""
 
 from collections.abc import Callable
 
@@ -6,10 +6,15 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from nashgp.transforms import trainable
+
 
 def directional_error(function: Callable, tree, seed: int = 0, step: float = 1e-5) -> float:
-    """Relative gap between the gradient and a central difference along one random direction."""
-    arrays, static = eqx.partition(tree, eqx.is_inexact_array)
+    """Relative gap between the gradient and a central difference along one random direction.
+
+    Of what is trained: frozen arrays have no gradient, and stay where they are.
+    """
+    arrays, static = eqx.partition(tree, trainable(tree))
     random = np.random.default_rng(seed)
     direction = jax.tree.map(lambda leaf: random.normal(size=leaf.shape), arrays)
     both = jax.jit(jax.value_and_grad(lambda a: function(eqx.combine(a, static))))

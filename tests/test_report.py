@@ -96,7 +96,7 @@ def test_what_was_run_failed_and_is_missing_is_counted(page, rows):
     assert "power_uci: 168 of 180 cells have no file." in text
     assert re.search(r"uci: 1057 of 1060 cells have no file; 1 cells are not of the plan", text)
     assert "4 cells were saved without calibration and training curves" in text
-    assert re.search(r"There is no folder of elbo, .*freyface", text)
+    assert re.search(r"There is no folder of large, .*freyface", text)
     assert "0123456789ab</code>: power_uci, uci" in text and "jax 0.10.2: power_uci, uci" in text
 
 
@@ -248,6 +248,10 @@ def test_settings_that_differ_off_the_grid_are_other_methods(tmp_path):
     (part,) = found.parts
     assert list(part.methods) == ["collapsed power 0.5 float32", "collapsed power 0.5 float64"]
     assert found.outside == 1
+
+
+def test_what_the_paper_has_comes_first(made):
+    assert [found.name for found in studies.find(made)] == ["uci", "power_uci"]
 
 
 def test_a_study_that_nobody_knows_is_shown_as_it_is(tmp_path):

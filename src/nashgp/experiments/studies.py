@@ -255,7 +255,10 @@ class Part:
 
 
 def find(results: Path) -> list[Saved]:
-    """Every study in a folder or below it; a folder of one study is a study too."""
+    """Every study in a folder or below it, in the order of `EXPERIMENTS`.
+
+    A folder of one study is a study too.
+    """
     modules = [*EXPERIMENTS.values(), *BESIDE]
     loaded = [importlib.import_module(name) for name in modules]
     known = {module.STUDY.name: module for module in loaded if hasattr(module, "STUDY")}
@@ -270,7 +273,8 @@ def find(results: Path) -> list[Saved]:
             name = folder.resolve().name if folder == results else inside.as_posix()
             module = known.get(plain) or _of_fields(records, known.values())
             found.append(Saved(name, folder, module, records))
-    return found
+    place = {module: number for number, module in enumerate(loaded)}
+    return sorted(found, key=lambda saved: place.get(saved.module, len(place)))
 
 
 def absent(found: Sequence[Saved]) -> list[str]:

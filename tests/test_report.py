@@ -97,7 +97,7 @@ def test_what_was_run_failed_and_is_missing_is_counted(page, rows):
     assert re.search(r"uci: 1057 of 1060 cells have no file; 1 cells are not of the plan", text)
     assert "4 cells were saved without calibration and training curves" in text
     assert re.search(r"There is no folder of large, .*freyface", text)
-    assert "0123456789ab</code>: power_uci, uci" in text and "jax 0.10.2: power_uci, uci" in text
+    assert "0123456789ab</code>: uci, power_uci" in text and "jax 0.10.2: uci, power_uci" in text
 
 
 def test_failures_have_one_line_each(page):

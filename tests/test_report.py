@@ -163,7 +163,7 @@ def test_published_figures_are_marked(page, rows):
     whole = next(row for row in rows if row[0] == "STAR 3")
     assert whole[1:3] == ["-2.43 ± 0.05", "-3.05 ± 0.02"] and whole[-1] == published.LINDINGER
     text = page.read_text()
-    beyond = text[text.index("<h2>uci, extrapolation") : text.index('id="published"')]
+    beyond = text[text.index("<h2>uci, extrapolation") : text.index('id="power_uci"')]
     assert "ipvi 2" in beyond and "(published)" not in beyond  # of other rows than these
 
 

@@ -109,3 +109,9 @@ def test_a_linear_mean_is_trained(x64):
     gradient = jax.grad(lambda mean: jnp.sum(mean(x)))(mean)
     np.testing.assert_allclose(gradient.weight, np.tile(rows().sum(axis=0)[:, None], (1, 3)))
     np.testing.assert_allclose(gradient.bias, 9.0)
+
+
+def test_rows_without_any_spread_have_a_learned_skip_too():
+    learned = skip(np.zeros((5, 4)), 2, learned=True)
+    assert isinstance(learned, Learned)
+    np.testing.assert_allclose(learned.first.array.T @ learned.first.array, np.eye(2), atol=1e-6)

@@ -113,7 +113,7 @@ def skip(
         weight = np.eye(width, num_outputs)
     else:
         weight, size = _leading(inputs, num_outputs)
-        if learned:
+        if learned and size[0] > 0.0:  # rows that are all alike have no directions to whiten
             root = np.sqrt(np.maximum(size, 1e-6 * size[0]))
             weight = weight / root * np.sqrt(len(inputs) / np.mean(size**2 / root**2))
     first = Frozen(jnp.asarray(weight, dtype=float))

@@ -708,6 +708,15 @@ def test_an_anchored_game_is_played_tied_or_not(made_up, kind):
     assert np.isfinite(cell.run()["mll"])
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems tell the peak since the start")
+def test_memory_is_that_of_the_cell_and_not_of_one_before():
+    before = np.ones(25_000_000)  # 191 MB
+    high = large.peak_mb()
+    del before
+    large.forget_peak()
+    assert large.peak_mb() < high - 150
+
+
 def test_large_sets_are_fitted_in_batches(made_up, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(large, "SETS", ("boston",))

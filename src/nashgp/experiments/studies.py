@@ -273,8 +273,8 @@ def find(results: Path) -> list[Saved]:
             name = folder.resolve().name if folder == results else inside.as_posix()
             module = known.get(plain) or _of_fields(records, known.values())
             found.append(Saved(name, folder, module, records))
-    place = {module: number for number, module in enumerate(loaded)}
-    return sorted(found, key=lambda saved: place.get(saved.module, len(place)))
+    place = {module.__name__: number for number, module in enumerate(loaded)}
+    return sorted(found, key=lambda s: place[s.module.__name__] if s.module else len(place))
 
 
 def absent(found: Sequence[Saved]) -> list[str]:

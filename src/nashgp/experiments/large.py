@@ -106,9 +106,10 @@ def forget_peak() -> None:
 
 def peak_mb() -> float:
     """Memory of this process at its highest, since `forget_peak` where the system can."""
-    with contextlib.suppress(OSError):
-        (line,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-        return int(line) / 2**10
+    with contextlib.suppress(OSError):  # some Linux containers have the file and not the line
+        told = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+        if told:
+            return int(told[1]) / 2**10
     unit = 1 if sys.platform == "darwin" else 2**10  # of what the system tells
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
 

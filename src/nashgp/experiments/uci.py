@@ -274,6 +274,6 @@ def draw(found: Found, path: Any) -> Any:
     """Dots and bars of test MLL, a panel for each set and one of ranks."""
     order = list(ENGINES | dict.fromkeys(REFERENCES))
     names = dict.fromkeys(name for of_set in found.values() for name in of_set)
-    labels = sorted(names, key=lambda name: order.index(name.split()[0]))
+    labels = sorted(names, key=lambda name: (order.index(name.split()[0]), name))
     comparing.figure(found, labels).savefig(path, dpi=110)
     return path

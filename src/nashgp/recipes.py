@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Float
+from jaxtyping import Array, Float, Int
 from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
@@ -224,21 +224,36 @@ def rounding(model: DeepGP, stretch: float = 1.0) -> float:
             known = isinstance(leaf, np.ndarray) and np.issubdtype(leaf.dtype, np.floating)
             return jnp.asarray(leaf, dtype) if known else leaf
 
-        told = []
-        for layer, pair, value in zip(jax.tree.map(put, host).layers, pairs, values, strict=True):
-            near = eqx.tree_at(lambda each: each.z, layer, layer.z / stretch)
-            x = 0.5 * (near.z + near.z[pair])
-            features = near.features(x)
-            law = near.moments(features, Inducing(jnp.asarray(value, dtype)))
-            parts = jnp.stack([law.mean - features.mean, jnp.sqrt(law.variance)])
-            told.append(np.asarray(parts / jnp.sqrt(near.kernel.diag(x))[None, :, None], float))
-        return told
+        near = jax.tree.map(put, host).layers
+        draws = [jnp.asarray(value, dtype) for value in values]
+        return [
+            np.asarray(_laws(*each, stretch), float)
+            for each in zip(near, pairs, draws, strict=True)
+        ]
 
     with scope("float32"):
         single = tell("float32")
     with scope("float64"):
         double = tell("float64")
     return max(float(np.max(np.abs(a - b))) for a, b in zip(single, double, strict=True))
+
+
+def _midway(
+    layer: SparseGPLayer,
+    pair: Int[Array, " M"],
+    value: Float[Array, "M P"],
+    stretch: float,
+) -> Float[Array, "2 M P"]:
+    """Mean and standard deviation midway between pairs of inducing inputs, in prior deviations."""
+    near = eqx.tree_at(lambda each: each.z, layer, layer.z / stretch)
+    x = 0.5 * (near.z + near.z[pair])
+    features = near.features(x)
+    law = near.moments(features, Inducing(value))
+    parts = jnp.stack([law.mean - features.mean, jnp.sqrt(law.variance)])
+    return parts / jnp.sqrt(near.kernel.diag(x))[None, :, None]
+
+
+_laws = Program(_midway, PASSING)  # step by step it would be hundreds of programs
 
 
 def build(

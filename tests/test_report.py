@@ -301,6 +301,16 @@ def test_a_trace_is_medians_over_lanes_and_stretches():
     assert len(cells.trace(steps[:3], 1)["trace"]) == 3
 
 
+def test_a_method_far_from_the_others_is_told_in_words():
+    """Among -1.0 to -0.1 the one at -9 does not squeeze them; among few it has its dot."""
+    values = {f"m{i}": (-0.1 * i, 0.01) for i in range(1, 11)} | {"far": (-9.0, 1.5)}
+    for of, told in ((values, ["◂ -9.00 ± 1.50"]), (dict(list(values.items())[-4:]), [])):
+        figure = plots.comparison([[plots.Comparison("", of)]], dict.fromkeys(of, "#000000"))
+        (axes,) = figure.axes
+        assert [text.get_text() for text in axes.texts] == told
+        assert (axes.get_xlim()[0] > -2.0) == bool(told)
+
+
 def test_more_than_three_panels_make_rows():
     levels = cells.LEVELS
     sets = [plots.Calibration(str(n), levels, 10, {"a": np.arange(19) // 2}) for n in range(4)]

@@ -29,6 +29,7 @@ BANDS = {  # tints of the same blue, from the outside in
 }
 
 WIDE, NARROW = 8.6, 4.2  # inches
+FAR, SEVERAL = 5.0, 8  # quartile ranges from the middle half of so many means: told in words
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so it is the same everywhere
     "font.size": 9.0,
@@ -493,7 +494,8 @@ def comparison(
     """Dots with standard errors, a panel for each set (row) and score (column).
 
     The last row may be shorter. With `zero`, a line is drawn where nothing is left to gain. Dots
-    of `hollow` methods are not filled.
+    of `hollow` methods are not filled. A method far from all others has its number at the rim, or
+    the others could not be told apart.
     """
     height = 0.68 + 0.23 * len(palette)
     nrows, ncols = (sum(map(len, rows)), 1) if stacked else (len(rows), len(rows[0]))
@@ -517,17 +519,20 @@ def _dots(
     *,
     labelled: bool,
 ) -> None:
+    low, high = _fences([value[0] for value in one.values.values() if value])
     for place, (label, colour) in enumerate(palette.items()):
         value = one.values.get(label)
         axes.axhline(place, color=MUTED, lw=0.4, alpha=0.35, zorder=0)
         if value is None and label in hollow:
             continue
         if value is None:
-            where = {"ha": "center", "va": "center", "transform": axes.get_yaxis_transform()}
-            blank = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
-            axes.text(0.5, place, "none", color=MUTED, fontsize=8, bbox=blank, **where)
+            _beside_dots(axes, place, 0.5, "none", MUTED)
             continue
         mean, error = value
+        if not low <= mean <= high:
+            known = f" ± {error:.2f}" if np.isfinite(error) else ""
+            _beside_dots(axes, place, float(mean > high), f"{mean:.2f}{known}", colour)
+            continue
         marker = MARKERS[place % len(MARKERS)]
         face = "white" if label in hollow else colour
         axes.errorbar(mean, place, xerr=error, fmt=marker, color=colour, mfc=face, ms=5.5, lw=1.5)
@@ -537,6 +542,31 @@ def _dots(
     axes.spines["left"].set_visible(False)
     axes.margins(x=0.12)
     axes.xaxis.set_major_locator(MaxNLocator(4))
+
+
+def _fences(means: Sequence[float]) -> tuple[float, float]:
+    """Where an axis may end without hiding more than what lies far from all the rest."""
+    if len(means) < SEVERAL:
+        return -np.inf, np.inf
+    low, high = np.percentile(means, [25, 75])
+    return low - FAR * (high - low), high + FAR * (high - low)
+
+
+def _beside_dots(axes: Axes, place: int, across: float, text: str, colour: str) -> None:
+    """Words where a dot would be: at the left (0), in the middle, or at the right (1)."""
+    if across != 0.5:
+        text = f"{text} ▸" if across else f"◂ {text}"
+    axes.text(
+        across,
+        place,
+        text,
+        color=colour,
+        fontsize=8,
+        ha={0.0: "left", 1.0: "right"}.get(across, "center"),
+        va="center",
+        transform=axes.get_yaxis_transform(),
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
+    )
 
 
 class Faces(NamedTuple):

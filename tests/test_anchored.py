@@ -432,6 +432,20 @@ def test_an_anchored_game_climbs_and_predicts(name):
     assert [v.shape[0] for v in values] == [30, 30] and all(np.all(np.isfinite(v)) for v in values)
 
 
+@pytest.mark.parametrize(("most", "copies"), [(49, 1), (50, 2)])
+def test_a_game_keeps_a_covariance_that_is_too_wide_for_each_output(most, copies, monkeypatch):
+    """Two outputs of five inducing inputs have 2 · 5² numbers; the game still climbs."""
+    monkeypatch.setattr(recipes, "FULL_SIZE", most)
+    fitted = tiny_fitted()
+    roots = (fitted.posterior.roots[0][:1], *fitted.posterior.roots[1:])
+    posterior = GaussianPosterior(fitted.posterior.means, roots)
+    start = recipes.anchor(Fitted(fitted.model, posterior), whole=False, noise_dim=2, width=8)
+    assert len(find_anchored(start.posterior).frame.roots[0]) == copies
+    engine = NaturalGradient(0.02, 4, 0.5, network_rate=0.005)
+    after = train.run(jr.key(1), engine, start, tiny_data(), num_steps=100, num_kept=1)
+    assert np.mean(after.history.objective[-20:]) > np.mean(after.history.objective[:20])
+
+
 def test_networks_climb_at_a_rate_of_their_own():
     """The first step of Adam is as long as the rate, whatever the gradient."""
     engine = DSVI(0.1, 2, draw_inducing=True, network_rate=0.001)

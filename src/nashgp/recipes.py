@@ -57,6 +57,8 @@ KERNELS: dict[str, Callable[..., kernels.AbstractStationary]] = {
     "rational-quadratic": kernels.RationalQuadratic,
 }
 
+FULL_SIZE = 2**21  # largest width x inducing inputs² of a hidden layer with a root for each output
+
 # Each takes the number of targets; noise and scale are in units of standardised targets.
 LIKELIHOODS: dict[str, Callable[[int], AbstractLikelihood]] = {
     "gaussian": lambda num_targets: Gaussian(np.full(num_targets, 0.1)),
@@ -337,7 +339,8 @@ def anchor(fitted: Fitted, *, whole: bool, seed: int = 0, **settings: Any) -> Fi
 
     It mixes the layers below the last one, or the `whole` of them; where there is a generator
     already, it begins anew. `settings` are those of `anchored_posterior`; with `first_mix=0` the
-    generator is at rest, and the posterior still the Gaussian.
+    generator is at rest, and the posterior still the Gaussian. Outputs that shared a covariance
+    have their own from then on, unless they are too wide for that.
     """
     model, old = fitted.model, find_anchored(fitted.posterior)
     with scope(model.layers[0].z.dtype):
@@ -345,7 +348,7 @@ def anchor(fitted: Fitted, *, whole: bool, seed: int = 0, **settings: Any) -> Fi
         settings["first_mix"] = jnp.asarray(settings.get("first_mix", FIRST_MIX), float)
         frame = old.frame if old else fitted.posterior if whole else below_last(fitted)
         assert isinstance(frame, GaussianPosterior)
-        posterior = _anchored(jr.key(seed), frame.unshared(), model, **settings)
+        posterior = _anchored(jr.key(seed), frame.unshared(FULL_SIZE), model, **settings)
         if old is not None:
             return eqx.tree_at(lambda f: find_anchored(f.posterior), fitted, posterior)
         return Fitted(model, posterior) if whole else above_hidden(model, posterior)

@@ -17,7 +17,6 @@ LEARNING_RATE, NETWORK_RATE = 0.03, 3e-4
 NUM_INDUCING, FEW_ROWS, MANY_INDUCING = 128, 2_000, 256  # more inducing inputs while rows are few
 JUDGED_ROWS = 200  # fewer rows than this cannot tell powers or depths apart
 COLLAPSED_SIZE = 2**21  # largest rows x inducing inputs x draws for which every step sees all rows
-FULL_SIZE = 2**21  # largest width x inducing inputs² of a hidden layer with a root for each output
 MEMORY_STEPS, MEMORY_RATE = 60, 0.05  # few, for they are dear, and so with larger strides
 MEMORY = {"num_layers": 1, "num_inducing": DISTINCT, "kernel": "matern12", "power": 0.5}
 WIDE_INDUCING, WIDE_SIZE = 1_024, 2**25  # of a wide single layer, and most rows x those
@@ -150,7 +149,7 @@ class Settings:
     def shares(self, width: int, num_inducing: int) -> bool:
         """Whether the outputs of a hidden layer share one covariance."""
         if self.covariance == "auto":
-            return width * num_inducing**2 > FULL_SIZE
+            return width * num_inducing**2 > recipes.FULL_SIZE
         return self.covariance == "shared"
 
     def num_held(self, num_rows: int) -> int:

@@ -46,6 +46,7 @@ MEMBER = 1_000  # from the seed of one fit to that of the next which is averaged
 BURN_IN = 2 / 3  # share of a sampler's steps before its first draw
 NUM_BINS = 15  # of a reliability diagram, as of the calibration error
 NUM_SHOWN, NUM_DOUBTED = 16, 8  # pictures: inducing inputs, and test rows with the most entropy
+BEST = {"engines": ["anchored"], "models": ["ours"], "depths": [4]}
 CLASSES = {
     "mnist": [str(digit) for digit in range(10)],
     "fashion": [
@@ -341,9 +342,11 @@ STUDY = cells.Study(
     },
     plan=[
         {"engines": ["anchored", "dsvi", "sghmc"], "depths": [4]},
-        {"engines": ["tied", "naive"], "depths": [4], "models": ["paper"]},
+        {"engines": ["tied", "naive"], "models": ["paper"]},
         {"engines": ["dsvi"], "depths": [1]},
         {"engines": list(BASELINES)},
+        BEST | {"num_restarts": 3},
+        BEST | {"sets": ["mnist"], "num_inducing": 800, "batch_size": 1_000},
     ],
     axes=("set", "model", "engine", "depth", "split"),
     label=lambda cell: f"{cell.set} {label(dataclasses.asdict(cell))}",

@@ -1,5 +1,7 @@
 """The mean-field Gaussian posterior of DSVI: one full-covariance Gaussian per layer and output."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -60,11 +62,14 @@ class GaussianPosterior(AbstractVariational):
         """`log q(v)` of one joint draw."""
         return jnp.sum(jnp.stack(list(map(_log_density, values, *self.parts()))))
 
-    def unshared(self) -> "GaussianPosterior":
-        """The same with a root for each output."""
-        pairs = zip(self.means, self.roots, strict=True)
-        roots = (jnp.broadcast_to(root, (mean.shape[1], *root.shape[1:])) for mean, root in pairs)
-        return GaussianPosterior(self.means, tuple(roots))
+    def unshared(self, most: int = sys.maxsize) -> "GaussianPosterior":
+        """The same with a root for each output, in layers where these have `most` numbers."""
+
+        def copied(mean: Mean, root: Root) -> Float[Array, "_R M M"]:
+            m, p = mean.shape
+            return jnp.broadcast_to(root, (p, m, m)) if p * m**2 <= most else root
+
+        return GaussianPosterior(self.means, tuple(map(copied, self.means, self.roots)))
 
     def parts(self) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         """Means and lower triangular roots of all layers."""

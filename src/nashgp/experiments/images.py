@@ -36,7 +36,7 @@ START_ROWS = 20_000  # that the start looks at: k-means and the skip connections
 ANCHORED_SHARE = 1 / 6  # of the steps, for the game over the Gaussians
 MIXED_RATE, NETWORK_RATE = 0.003, 3e-4  # in that game
 NATURAL_RATE = 0.05  # of the last layer, which falls to a tenth of it; the game goes on from there
-GAME_RATE = 0.02  # of all players, as published for classes
+GENERATOR_RATE, DISCRIMINATOR_RATE = 0.005, 0.02  # of the paper's game; all its rates fall
 SAMPLER_RATE = 0.01  # of what a sampler's burn-in learns beside
 HIDDEN_VARIANCE = (
     0.01  # hidden layers start near the identity, or their noise would hide the pixels
@@ -197,11 +197,12 @@ class Cell(cells.Cell):
 
         if self.engine in ("tied", "naive"):
             game = PaperGame(
-                GAME_RATE,
-                GAME_RATE,
-                GAME_RATE,
+                self.learning_rate,
+                GENERATOR_RATE,
+                DISCRIMINATOR_RATE,
                 num_samples=self.num_samples,
                 tied=self.engine == "tied",
+                decay_steps=num_steps,
                 **dict.fromkeys(("noise_dim", "width", "discriminator_width"), self.hidden_dim),
             )
             return growth.Stage(game, num_steps, options).run(key, start, data)

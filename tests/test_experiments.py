@@ -499,7 +499,7 @@ def test_images_are_learned_and_scored(monkeypatch, tmp_path):
     for stacked in (False, True):
         (figure,) = images.figures(tmp_path, stacked=stacked).values()
         titles = [axes.get_title(loc="left") for axes in figure.axes]
-        assert titles[0] == "mnist: dsvi 2, 6 inducing, ours, 2 fits, inducing images"
+        assert titles[0] == "mnist: dsvi 2, 6 inducing, ours, 2 fits\ninducing images"
         assert titles[2] == "reliability"
     with pytest.raises(InputError, match="--models has no 'mine'; choose from paper, ours"):
         images.Cell("mnist", 0, model="mine").check()

@@ -6,8 +6,9 @@ As in the paper: four layers, 98 hidden units, 100 inducing inputs, batches of 2
 likelihood, no augmentation. Pixels are centred by their means over the training rows and divided by
 one number for all. Noise and networks of the paper's game are as wide as the hidden layers; as wide
 as the pixels, naive players would have a billion parameters. A split is a seed; every set has its
-own test rows, which choose nothing. The figure of a set has what the deepest anchored game (or the
-next in the list of engines) learned and got wrong, and how far every method can be believed.
+own test rows, which choose nothing. The figure of a set has what the best anchored game (or that of
+the next in the list of engines) learned and got wrong, and how far the best of each engine can be
+believed.
 """
 
 import argparse
@@ -379,8 +380,10 @@ def label(cell: Any) -> str:
     )
 
 
-def _order(cell: Any) -> tuple[int, int, int]:
-    return ENGINES.index(cell["engine"]), -cell["depth"], MODELS.index(cell["model"])
+def _best(records: Sequence[Any]) -> list[Any]:
+    """Of each engine the record with the largest log-likelihood, in the order of the engines."""
+    groups = ([r for r in records if r["cell"]["engine"] == engine] for engine in ENGINES)
+    return [max(group, key=lambda r: r["scores"]["mll"]) for group in groups if group]
 
 
 def figures(results: Path, *, stacked: bool = False) -> dict[str, "Figure"]:
@@ -390,8 +393,7 @@ def figures(results: Path, *, stacked: bool = False) -> dict[str, "Figure"]:
     made = {}
     records = [r for r in cells.scored(results) if "bin_count" in r["scores"]]
     for name in dict.fromkeys(r["cell"]["set"] for r in records):
-        of = [r for r in records if r["cell"]["set"] == name and r["cell"]["split"] == 0]
-        of.sort(key=lambda r: _order(r["cell"]))
+        of = _best([r for r in records if (r["cell"]["set"], r["cell"]["split"]) == (name, 0)])
         shown = next((r for r in of if "inducing" in r["scores"]), None)
         if shown is None:
             continue

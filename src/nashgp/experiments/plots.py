@@ -657,7 +657,7 @@ def classified(of: Classified, *, stacked: bool = False) -> Figure:
     ratios = [3.0, 4.0, 3.2, 3.4] if stacked else [2.1, 1.0]
     panels = figure.subplot_mosaic(names, height_ratios=ratios)
     _tiles(panels["i"], of.inducing, 4)
-    panels["i"].set_title(f"{of.title}, inducing images")
+    panels["i"].set_title(f"{of.title}\ninducing images")
     _mistakes(panels["m"], of.classes, of.confusion)
     _reliability(panels["s"], of.bins)
     columns = len(of.doubted) // 2 if stacked else len(of.doubted)
